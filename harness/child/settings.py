@@ -1,0 +1,42 @@
+"""How the parent tells the child what to do: one JSON object in one environment variable."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+VARIABLE = "COMPILE_RACE_WATCH"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one watched process.
+
+    Attributes:
+        folder: the run folder, which exists.
+        harness: version of the harness, for the header.
+        compile_detail: attach to torch's trace log for compile ids, reasons and metrics.
+        disabled_probes: names of probes to leave out.
+        max_events_mb: bound on steady events' segments, in MiB.
+        cache_state: ``cold`` if the parent gave a fresh compile cache, else ``kept``.
+    """
+
+    folder: str
+    harness: str
+    compile_detail: bool = True
+    disabled_probes: tuple[str, ...] = ()
+    max_events_mb: int = 256
+    cache_state: str = "cold"
+
+    def dumps(self) -> str:
+        """Text for the environment variable."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_environment(cls) -> "Settings | None":
+        """Settings of this process, or None when it is not watched."""
+        text = os.environ.get(VARIABLE)
+        if not text:
+            return None
+        fields = json.loads(text)
+        fields["disabled_probes"] = tuple(fields["disabled_probes"])
+        return cls(**fields)

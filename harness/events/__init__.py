@@ -1,0 +1,1 @@
+"""The recording's format: what the child writes and everything else reads."""
