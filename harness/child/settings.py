@@ -18,6 +18,8 @@ class Settings:
         disabled_probes: names of probes to leave out.
         max_events_mb: bound on steady events' segments, in MiB.
         cache_state: ``cold`` if the parent gave a fresh compile cache, else ``kept``.
+        deadline: ``time.monotonic()`` (one clock for all processes) at which the parent will end
+            the program; None if it will not.
     """
 
     folder: str
@@ -26,6 +28,7 @@ class Settings:
     disabled_probes: tuple[str, ...] = ()
     max_events_mb: int = 256
     cache_state: str = "cold"
+    deadline: float | None = None
 
     def dumps(self) -> str:
         """Text for the environment variable."""

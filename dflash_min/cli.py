@@ -1,0 +1,182 @@
+"""A command line made from a dataclass, and the way back: arguments from an instance.
+
+Every command parses through here, so that lists, flags and errors look the same everywhere. Fields
+that are dataclasses themselves are groups in the help; their flags carry no prefix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import operator
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin
+
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    UnsupportedTypeAnnotationError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from _typeshed import DataclassInstance
+
+    _T = TypeVar("_T", bound=DataclassInstance)
+else:
+    _T = TypeVar("_T")
+
+_registry = ConstructorRegistry()
+
+
+def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) -> _T:
+    """Build an instance of a dataclass from command-line arguments.
+
+    Lists of ints or strings take commas, spaces or both. Booleans are `--x` and `--no-x`.
+
+    Raises:
+        SystemExit: with code 0 after `--help`; with code 2 after one line on stderr for arguments
+            that do not fit.
+    """
+    if any(word in {"-h", "--help"} for word in argv):
+        return _build(cls, argv, prog, description)
+    # tyro draws its box with other characters where stdout is not UTF-8.
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), _wide():
+            return _build(cls, argv, prog, description)
+    except SystemExit as stop:
+        if stop.code == 0:
+            raise
+        said.seek(0)
+        fail(prog, _first_paragraph(said.read()))
+
+
+def fail(prog: str, message: str) -> NoReturn:
+    """End the command for an error of use: one line on stderr, exit code 2."""
+    # What was typed comes back in messages, line breaks and terminal codes included.
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    print(f"{prog}: error: {line}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def to_argv(config: DataclassInstance) -> list[str]:
+    """Return arguments from which `parse` builds an equal instance, defaults left out.
+
+    Raises:
+        ValueError: for what the command line cannot carry: None where it is not the default, and
+            a list of strings of which one is blank at an edge or has a comma.
+    """
+    argv: list[str] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            argv += to_argv(value)
+        elif value != _default(field):
+            argv += _flag(field.name.replace("_", "-"), value)
+    return argv
+
+
+def _flag(name: str, value: object) -> list[str]:
+    if value is None:
+        raise ValueError(f"--{name} cannot carry None")
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if not isinstance(value, tuple):
+        return [f"--{name}={value}"]
+    words = [str(item) for item in value]
+    if all(isinstance(item, int | str) for item in value) and words:
+        if any(not word or word != word.strip() or "," in word for word in words):
+            raise ValueError(f"--{name} cannot carry these items: {words}")
+        return [f"--{name}={','.join(words)}"]
+    # A path may hold a comma; one that begins with a dash would be taken for a flag.
+    return [f"--{name}", *(f"./{word}" if word.startswith("-") else word for word in words)]
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _build(cls: type[_T], argv: Sequence[str], prog: str, description: str) -> _T:
+    return tyro.cli(
+        cls,
+        args=list(argv),
+        prog=prog,
+        description=description,
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=_registry,
+    )
+
+
+@contextlib.contextmanager
+def _wide() -> Iterator[None]:
+    """Keep tyro from breaking the words of an error to the width of the terminal."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "10000"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _first_paragraph(boxed: str) -> str:
+    """Reduce an error that tyro drew in a box to what it says first."""
+    lines = [line.strip("│ ") for line in boxed.splitlines()]
+    body = [line for line in lines if not line.startswith(("╭", "╰"))]
+    paragraph: list[str] = []
+    for line in body:
+        if not line or line.startswith("─"):
+            break
+        paragraph.append(line)
+    return " ".join(paragraph)
+
+
+@_registry.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Read `X | None` as X: None is what leaving the flag out means, so help need not show it."""
+    args = get_args(info.type)
+    if type(None) not in args:
+        return None
+    inner: Any = functools.reduce(operator.or_, (arg for arg in args if arg is not type(None)))
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner, info.markers))
+    if isinstance(spec, UnsupportedTypeAnnotationError):
+        return None
+    return dataclasses.replace(
+        spec,
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: (
+            ["not set"] if value is None else spec.str_from_instance(value)
+        ),
+    )
+
+
+@_registry.primitive_rule
+def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Read a list of ints or strings that is divided by spaces, commas or both."""
+    args = get_args(info.type)
+    if get_origin(info.type) is not tuple or args not in {(int, ...), (str, ...)}:
+        return None
+    item: Callable[[str], int | str] = args[0]
+    name = args[0].__name__.upper()
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"{name}[,{name}...]",
+        instance_from_str=lambda words: tuple(
+            item(part.strip()) for word in words for part in word.split(",") if part.strip()
+        ),
+        is_instance=lambda value: (
+            isinstance(value, tuple) and all(isinstance(part, args[0]) for part in value)
+        ),
+        str_from_instance=lambda value: [",".join(str(part) for part in value)],
+    )

@@ -1,0 +1,121 @@
+"""CR905: the program failed by itself."""
+
+from collections.abc import Sequence
+
+from harness.causes import words
+from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.cr901_thread_error_swallowed import short
+from harness.causes.cr902_native_crash import crash_signal
+from harness.causes.errors import distinct, explained, handled
+from harness.diagnosis.report import Remedy, Statement
+from harness.timeline.model import ErrorSeen
+from harness.timeline.timeline import Timeline
+
+EXPLANATION = Explanation(
+    code="CR905",
+    title="program-failed-by-itself",
+    what=(
+        "An exception ended a thread or the program, or it exited with a code other than 0, and "
+        "nothing that was seen of compiles and threads accounts for it."
+    ),
+    why=(
+        "Most errors are plain errors. A frame of `compile_wrapper` in a traceback proves nothing: "
+        "every call of compiled code has one, so it is there under an ordinary ValueError too."
+    ),
+    evidence=(
+        "An error, or an exit code other than 0, that no other finding accounts for: it is not, "
+        "and does not contain or repeat, an exception that one does."
+    ),
+    remedy=Remedy(text="Read the traceback: the innermost frame of the program's own code first."),
+    versions="all",
+    needs=("threads",),
+)
+
+_TAIL_LINES = 8
+
+
+def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
+    """Errors and exits that nothing else accounts for."""
+    known = explained(timeline, earlier)
+    open_ = [e for e in timeline.errors if e.seq not in known and not handled(timeline, e)]
+    errors = distinct(open_)
+    if errors:
+        return Outcome(found=[_of_errors(timeline, errors, open_)])
+    raised = known or any(found.code in {"CR301", "CR302", "CR310"} for found in earlier)
+    if _exited_by_itself(timeline) and not raised:
+        return Outcome(found=[_of_exit(timeline)])
+    return Outcome()
+
+
+def _of_errors(timeline: Timeline, errors: Sequence[ErrorSeen], all_: Sequence[ErrorSeen]) -> Found:
+    first = errors[0]
+    ended = timeline.ended
+    zero = ended is not None and ended.exit_code == 0
+    more = f", and {words.count(len(errors) - 1, 'other error')}" if len(errors) > 1 else ""
+    end = "; the process still ended with exit code 0" if zero else ""
+    return Found(
+        code="CR905",
+        statements=tuple(_statement(timeline, error, zero=zero) for error in errors),
+        headline=(
+            f"The program failed by itself: {_who(timeline, first)} raised {short(first)}{more}"
+            f"{end}."
+        ),
+        explains=frozenset(error.seq for error in all_),
+        threads=words.refs(timeline, (error.tid for error in errors)),
+        stacks=tuple(
+            words.stack(
+                timeline,
+                error.tid,
+                "raised the error",
+                tuple(reversed(error.error.frames)),
+                error.seq,
+            )
+            for error in errors[:2]
+        ),
+    )
+
+
+def _who(timeline: Timeline, error: ErrorSeen) -> str:
+    if error.via == "main":
+        return "the main program"
+    call = "a future's call in " if error.via == "future" else ""
+    return f"{call}thread `{timeline.name(error.tid)}`"
+
+
+def _statement(timeline: Timeline, error: ErrorSeen, *, zero: bool) -> Statement:
+    user = [frame for frame in error.error.frames if frame.user]
+    place = f" in `{user[-1].function}` at {user[-1].file}:{user[-1].line}" if user else ""
+    end = "; the process still ended with exit code 0" if zero else ""
+    text = f"{_who(timeline, error)} raised {short(error)}{place}{end}."
+    return Statement(text[0].upper() + text[1:], "observed", (error.seq,))
+
+
+def _exited_by_itself(timeline: Timeline) -> bool:
+    ended = timeline.ended
+    return (
+        ended is not None
+        and bool(ended.exit_code)
+        and not ended.deadline_hit
+        and not ended.killed_from_outside
+        and not ended.interrupted
+        and crash_signal(timeline) is None
+    )
+
+
+def _of_exit(timeline: Timeline) -> Found:
+    ended = timeline.ended
+    assert ended is not None
+    statements = [
+        Statement(f"The program ended with exit code {ended.exit_code}.", "observed"),
+        Statement("No exception that ended a thread or the program was seen.", "observed"),
+    ]
+    tail = ended.stderr_tail.strip().splitlines()[-_TAIL_LINES:]
+    if tail:
+        text = "The last it printed: " + " | ".join(line.strip() for line in tail)
+        statements.append(Statement(text, "observed"))
+    said = f": {tail[-1].strip()[:160]}" if tail else ""
+    return Found(
+        code="CR905",
+        statements=tuple(statements),
+        headline=f"The program ended with exit code {ended.exit_code} by itself{said}.",
+    )

@@ -1,0 +1,188 @@
+"""What CR201, CR202 and CR204 have in common: the warm-up did not cover an input of the call.
+
+A recompile for an input that the warm-up had not seen is no fault by itself: every program meets
+new shapes. It is a finding when another thread was calling the same code object meanwhile, or once
+the program had said that its warm-up was over.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.causes import words
+from harness.causes.base import Found, Outcome
+from harness.causes.cr208_cold_start import cold_started
+from harness.causes.judging import Judgement, judgements
+from harness.diagnosis.report import Certainty, Note, Statement
+from harness.timeline.contexts import shapes
+from harness.timeline.reasons import Guard
+from harness.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Miss:
+    """One call that the input kept from being covered; ``secondary``: by a later entry only."""
+
+    judgement: Judgement
+    text: str
+    observed: bool
+    secondary: bool
+
+
+@dataclass(frozen=True)
+class Input:
+    """One kind of uncovered input.
+
+    Attributes:
+        code: the cause's code.
+        guard: the kind of guard that fails.
+        because: the headline's second half, from the guard's text.
+    """
+
+    code: str
+    guard: Guard
+    because: Callable[[str], str]
+
+
+def find_input(timeline: Timeline, kind: Input) -> Outcome:
+    """The finding, or the note, that calls were not covered because of ``kind``."""
+    after = [j for j in judgements(timeline) if not _in_warmup(j)]
+    misses = [miss for j in after if (miss := _miss(j, kind.guard))]
+    if not misses:
+        return Outcome()
+    raced = [miss for miss in misses if _raced(timeline, miss)]
+    outcome = Outcome()
+    calm = [miss for miss in misses if miss not in raced]
+    if calm:
+        outcome.notes.append(_note(timeline, kind, calm))
+    if raced:
+        outcome.found.append(_finding(timeline, kind, raced))
+    return outcome
+
+
+def _in_warmup(judgement: Judgement) -> bool:
+    """Whether nobody else had called the code object yet when this call compiled."""
+    compile_ = judgement.call.compile
+    return any(compile_ is other for other in judgement.history.warmup())
+
+
+def _miss(judgement: Judgement, guard: Guard) -> Miss | None:
+    if guard in judgement.guards:
+        reason = judgement.reason
+        text = reason.text.strip() if reason else ""
+        return Miss(judgement, text, guard in judgement.observed, secondary=False)
+    later = judgement.later.get(guard)
+    if later is None:
+        return None
+    return Miss(judgement, later.text.strip(), observed=True, secondary=True)
+
+
+def _raced(timeline: Timeline, miss: Miss) -> bool:
+    call = miss.judgement.call
+    if timeline.warmup_done is not None and call.t >= timeline.warmup_done:
+        return True
+    return bool(miss.judgement.history.overlaps(call.tid))
+
+
+def _finding(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Found:
+    misses = sorted(misses, key=lambda miss: (miss.secondary, miss.judgement.call.t))
+    calls = [miss.judgement.call for miss in misses]
+    histories = list({id(m.judgement.history): m.judgement.history for m in misses}.values())
+    tids = [call.tid for call in sorted(calls, key=lambda call: call.t)]
+    seqs = frozenset().union(*(miss.judgement.seqs for miss in misses))
+    codes = words.codes(history.code for history in histories)
+    first = misses[0].judgement
+    verb = "recompiled" if any(call.compile for call in calls) else "missed the cache of"
+    return Found(
+        code=kind.code,
+        statements=(
+            *_statements(timeline, misses),
+            _overlap(timeline, misses[0]),
+            _warmed(timeline, first),
+        ),
+        headline=(
+            f"{words.subject(timeline, tids, histories)} {verb} {codes} after warm-up: "
+            f"{kind.because(misses[0].text)}."
+        ),
+        explains=seqs,
+        because=seqs,
+        # A cold start is what the lack of any warm-up is called; it then comes first.
+        independent=any(
+            not miss.secondary and not cold_started(miss.judgement.history) for miss in misses
+        ),
+        threads=words.refs(timeline, tids),
+        stacks=(
+            words.stack(
+                timeline,
+                first.entry.tid,
+                "compiled the nearest entry",
+                first.entry.where,
+                first.entry.seqs[0],
+            ),
+            words.stack(
+                timeline,
+                first.call.tid,
+                "missed the cache",
+                first.call.where or (first.call.compile.where if first.call.compile else ()),
+                min(first.seqs),
+            ),
+        ),
+    )
+
+
+def _statements(timeline: Timeline, misses: Sequence[Miss]) -> list[Statement]:
+    found = []
+    for tid in dict.fromkeys(miss.judgement.call.tid for miss in misses):
+        own = [miss for miss in misses if miss.judgement.call.tid == tid]
+        shown = next((miss for miss in own if miss.text), own[0])
+        name, code = timeline.name(tid), shown.judgement.call.code.name
+        number = words.times(len(own))
+        if shown.text:
+            text = f"`{name}` missed every entry of `{code}` {number}; torch names the guard: "
+            text += f"`{shown.text}`."
+        else:
+            text = f"`{name}` missed every entry of `{code}` {number}, repeating another's compile."
+        certainty: Certainty = "observed" if shown.observed else "inferred"
+        evidence = words.seqs(*(miss.judgement.seqs for miss in own))
+        found.append(Statement(text, certainty, evidence))
+    return found
+
+
+def _overlap(timeline: Timeline, miss: Miss) -> Statement:
+    history, call = miss.judgement.history, miss.judgement.call
+    others = history.overlaps(call.tid)
+    if others:
+        text = (
+            f"{words.object_(timeline, others).capitalize()} called `{call.code.name}` in the same "
+            f"period as `{timeline.name(call.tid)}`."
+        )
+        return Statement(text, "observed", words.seqs(history.sightings[t].seq for t in others))
+    text = "The program had said before that its warm-up was over."
+    return Statement(text, "observed", words.seqs(call.seqs))
+
+
+def _warmed(timeline: Timeline, first: Judgement) -> Statement:
+    warmup = first.history.warmup()
+    made = words.listing(shapes(compile_.inputs) or "inputs not recorded" for compile_ in warmup)
+    called = shapes(first.call.compile.inputs) if first.call.compile else ""
+    text = f"The warm-up compiled `{first.call.code.name}` for: {made}."
+    if called:
+        text += f" `{timeline.name(first.call.tid)}` called it with: {called}."
+    evidence = words.seqs(*(compile_.seqs[:1] for compile_ in warmup), first.seqs)
+    return Statement(text, "observed", evidence)
+
+
+def _note(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Note:
+    calls = [miss.judgement.call for miss in misses]
+    codes = words.codes(call.code for call in calls)
+    text = next((miss.text for miss in misses if miss.text), "")
+    guard = f": `{text}`" if text else ""
+    number = words.count(len(calls), "call")
+    return Note(
+        text=(
+            f"{number} of {codes} in {words.object_(timeline, (c.tid for c in calls))} met no "
+            f"fitting entry ({kind.guard.value}), while no other thread called it{guard}."
+        ),
+        code=kind.code,
+        pid=timeline.pid,
+        evidence=words.seqs(*(miss.judgement.seqs for miss in misses)),
+    )

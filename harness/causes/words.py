@@ -1,0 +1,91 @@
+"""Words that causes share: references to threads and code objects, subjects of sentences."""
+
+from collections.abc import Iterable, Sequence
+
+from harness.diagnosis.report import Stack, ThreadRef
+from harness.events.schema import Code, Frame
+from harness.timeline.model import CodeHistory
+from harness.timeline.timeline import Timeline
+
+NAMES_SHOWN = 4
+
+
+def ref(timeline: Timeline, tid: int) -> ThreadRef:
+    """A reference to a thread."""
+    return ThreadRef(tid=tid, name=timeline.name(tid), pid=timeline.pid)
+
+
+def refs(timeline: Timeline, tids: Iterable[int]) -> tuple[ThreadRef, ...]:
+    """References to threads, each once, in the order given."""
+    return tuple(ref(timeline, tid) for tid in dict.fromkeys(tids))
+
+
+def stack(timeline: Timeline, tid: int, title: str, frames: Sequence[Frame], seq: int) -> Stack:
+    """A stack of a thread for showing beside another's."""
+    evidence = (seq,) if seq else ()
+    return Stack(thread=ref(timeline, tid), title=title, frames=tuple(frames), evidence=evidence)
+
+
+def count(number: int, noun: str, nouns: str = "") -> str:
+    """``1 thread``, ``3 threads``."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def times(number: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def listing(items: Iterable[str], limit: int = NAMES_SHOWN) -> str:
+    """``a``, ``a and b``, ``a, b and c``; past ``limit``, ``a, b, c and 5 more``."""
+    shown = list(dict.fromkeys(items))
+    if len(shown) > limit:
+        shown = [*shown[: limit - 1], f"{len(shown) - limit + 1} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+
+
+def names(timeline: Timeline, tids: Iterable[int]) -> str:
+    """The threads' names, a few of them."""
+    return listing(f"`{timeline.name(tid)}`" for tid in tids)
+
+
+def codes(found: Iterable[Code]) -> str:
+    """The code objects' names, a few of them."""
+    return listing(f"`{code.name}`" for code in found)
+
+
+def subject(timeline: Timeline, tids: Iterable[int], histories: Iterable[CodeHistory]) -> str:
+    """Who did it, for the start of a sentence: ``All 3 drafter threads``.
+
+    Counted against the threads other than the main one that were seen at any of ``histories``.
+    """
+    doers = list(dict.fromkeys(tids))
+    seen = {tid for history in histories for tid in history.sightings}
+    others = {tid for tid in seen | set(doers) if tid != timeline.main_tid}
+    if len(doers) == 1:
+        return f"Thread `{timeline.name(doers[0])}`"
+    if timeline.main_tid in doers:
+        return f"{len(doers)} threads ({names(timeline, doers)})"
+    noun = f"{_common(timeline, doers)}threads"
+    if set(doers) == others:
+        return f"All {len(doers)} {noun}" if len(doers) > 2 else f"Both {noun}"
+    return f"{len(doers)} of {len(others)} {noun}"
+
+
+def object_(timeline: Timeline, tids: Iterable[int]) -> str:
+    """The same within a sentence: ``thread `a```, ``threads `a` and `b```."""
+    doers = list(dict.fromkeys(tids))
+    return f"thread{'s' if len(doers) > 1 else ''} {names(timeline, doers)}"
+
+
+def seqs(*groups: Iterable[int], limit: int = 12) -> tuple[int, ...]:
+    """Sequence numbers for a statement's evidence, each once, in order, at most ``limit``."""
+    found = sorted({seq for group in groups for seq in group})
+    return tuple(found[:limit])
+
+
+def _common(timeline: Timeline, tids: Sequence[int]) -> str:
+    """What the threads' names have in common, as an adjective: ``drafter ``."""
+    heads = {timeline.name(tid).split(" (")[0].rstrip("0123456789_-:. ") for tid in tids}
+    head = heads.pop() if len(heads) == 1 else ""
+    return f"{head} " if head and head.lower() != "thread" else ""

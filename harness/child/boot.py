@@ -1,0 +1,135 @@
+"""Turns a Python process into a watched one. Called by ``site/sitecustomize.py``."""
+
+import os
+import sys
+import time
+from typing import Any
+
+from . import versions
+from .attach import Attachment
+from .recorder import KEPT, Recorder
+from .session import Session, catch_fatal_signals
+from .settings import VARIABLE, Settings
+
+SCHEMA_VERSION = 1
+FAILURE = "child-failure.txt"
+_ENVIRONMENT = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NCCL", "OMP", "MKL", "PYTHON")
+
+#: Programs that torch starts as helpers: nothing of what they do is the watched program's doing.
+_COMPILE_WORKERS = (
+    "torch/_inductor/compile_worker/__main__.py",
+    "torch/_inductor/autotune_process.py",
+    "torch._inductor.autotune_process",
+    "torch._inductor.compile_worker",
+    "torch/_inductor/__autotune_main__.py",
+    "torch._inductor.__autotune_main__",
+)
+#: Code that is given to ``python -c`` by multiprocessing and by inductor's probe of the processor.
+#: multiprocessing's fork server is not among them: what it forks is the program's.
+_HELPER_CODE = (
+    "from multiprocessing.resource_tracker import main",
+    "cdll.LoadLibrary(",
+)
+
+_session: Session | None = None
+
+
+def boot() -> None:
+    """Start recording if this process is to be watched; never raises."""
+    settings: Settings | None = None
+    try:
+        settings = Settings.from_environment()
+        if settings is not None and not _is_helper(sys.orig_argv):
+            _start(settings)
+    except Exception:  # noqa: BLE001 - the program must run whatever becomes of the watch
+        if settings is not None:
+            _report_failure(settings.folder)
+
+
+def _is_helper(argv: list[str]) -> bool:
+    program = _program(argv)
+    if program.endswith(_COMPILE_WORKERS):
+        # Its own children are helpers as well, and cannot be told by their command lines.
+        os.environ.pop(VARIABLE, None)
+        return True
+    return any(code in program for code in _HELPER_CODE)
+
+
+def _program(argv: list[str]) -> str:
+    """The script, the module or the code that a command line of Python runs; empty if none."""
+    words = iter(argv[1:])
+    for word in words:
+        if word in {"-c", "-m"}:
+            return next(words, "")
+        if word in {"-W", "-X"}:
+            next(words, "")
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def _start(settings: Settings) -> None:
+    global _session  # noqa: PLW0603 - keeps the session reachable, and boots once
+    if _session is not None:
+        return
+    recorder = _recorder(settings)
+    recorder.emit("header", header(settings))
+    attachment = Attachment(recorder, settings)
+    _session = Session(recorder, attachment)
+    _session.start()
+    catch_fatal_signals(settings.folder, settings.deadline)
+    attachment.attach()
+
+
+def _recorder(settings: Settings) -> Recorder:
+    """The first process of a run gets ``events.jsonl``; each later one a file of its own."""
+    steady = settings.max_events_mb << 20
+    try:
+        path = os.path.join(settings.folder, KEPT)  # noqa: PTH118 - keep the child's imports few
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        name = f"events-{os.getpid()}.jsonl"
+        return Recorder(settings.folder, name=name, max_steady_bytes=steady, lazy=True)
+    return Recorder(settings.folder, max_steady_bytes=steady)
+
+
+def header(settings: Settings) -> dict[str, Any]:
+    """Return ``schema.HeaderData``: what is known without importing torch."""
+    torch, cuda = versions.torch_version()
+    system = os.uname()
+    return {
+        "schema": SCHEMA_VERSION,
+        "harness": settings.harness,
+        "python": versions.python_version(),
+        "torch": torch,
+        "triton": versions.triton_version(),
+        "cuda": cuda,
+        "platform": f"{system.sysname} {system.release} {system.machine}",
+        "cpus": _cpus(),
+        "argv": list(sys.orig_argv),
+        "started_unix": time.time(),
+        "compile_detail": settings.compile_detail,
+        "disabled_probes": list(settings.disabled_probes),
+        "cache_dir": os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""),
+        "cache_state": settings.cache_state,
+        "job_id": os.environ.get("TORCH_COMPILE_JOB_ID", ""),
+        "env": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
+    }
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _report_failure(folder: str) -> None:
+    import traceback
+
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        descriptor = os.open(os.path.join(folder, FAILURE), flags, 0o600)  # noqa: PTH118
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"process {os.getpid()}: {sys.orig_argv}\n{traceback.format_exc()}")
+    except OSError:
+        pass  # nowhere to say it; the parent sees that there is no recording

@@ -1,0 +1,125 @@
+"""The variants that dynamo keeps of a code object, and the text of their guards."""
+
+import atexit
+import hashlib
+import json
+import re
+import weakref
+from types import CodeType
+from typing import Any
+
+from . import torch_symbols as symbols
+from .recorder import Recorder
+
+_MAX_LINES = 40
+_MAX_LINE = 300
+# The tree is drawn with bars; a guard's line ends in a comment that quotes the user's source.
+_GUARD = re.compile(r"^[| ]*\+- ([A-Z][A-Z_]+): (.*)$")
+_GLOBAL_STATE = "___check_global_state() against "
+# Dynamo asks every tensor for its dynamic-dimension marks: five lines that all say "has none".
+_NOISE = re.compile(r"^hasattr\(.*, '_dynamo_\w+'\) == False")
+# What differs between two compiles of the very same thing: addresses, and names that dynamo numbers
+# (``__builtins_dict___4``, ``..._c2`` after the compile that made them). Ids of guarded objects
+# stay: two variants that want two different objects are not the same thing compiled twice.
+_NUMBERED = re.compile(r"0x[0-9a-f]+|(?<=___)\d+\b|_c\d+(?=['\"])")
+
+# Of a code object that callables share: which callable a compile was for.
+_shared: dict[tuple[int, str], int] = {}
+_compiled: dict[int, tuple[weakref.ref[CodeType], dict[str, Any]]] = {}
+
+
+def describe_entry(guard_manager: object, compile_id: object) -> dict[str, Any]:
+    """Describe one variant as ``harness.events.schema.CacheEntry``; about 2 ms.
+
+    ``digest`` is equal for variants whose guards say the same, as those of a stampede do.
+    """
+    text = str(guard_manager)
+    # A tensor's or a dict's guards come in no fixed order.
+    normal = "\n".join(sorted(_NUMBERED.sub("", text).splitlines()))
+    return {
+        "compile_id": str(compile_id),
+        "digest": hashlib.sha1(normal.encode(), usedforsecurity=False).hexdigest(),
+        "global_state": _global_state(text),
+        "guards": _guard_lines(text),
+    }
+
+
+def _global_state(text: str) -> dict[str, Any] | None:
+    start = text.find(_GLOBAL_STATE)
+    if start < 0:
+        return None
+    state, _ = json.JSONDecoder().raw_decode(text, start + len(_GLOBAL_STATE))
+    return state  # type: ignore[no-any-return]
+
+
+def _guard_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        guard = _GUARD.match(line)
+        if guard is None or _NOISE.match(guard.group(2)):
+            continue
+        words = guard.group(2).partition("  # ")[0].rstrip()
+        lines.append(f"{guard.group(1)}: {words}"[:_MAX_LINE])
+        if len(lines) == _MAX_LINES:
+            break
+    return lines
+
+
+def remember(code: CodeType, described: dict[str, Any], compile_id: str) -> None:
+    """Note that ``compile_id`` is a compile of ``code``, as described by ``codes.describe``."""
+    if symbols.is_stand_in(code):
+        _shared[id(code), compile_id] = described["id"]
+    if described["id"] not in _compiled:
+        _compiled[described["id"]] = (weakref.ref(code), described)
+
+
+def entries_of(code: CodeType, described: dict[str, Any]) -> list[Any]:
+    """Dynamo's cache entries of what ``described`` names, newest first."""
+    entries: list[Any] = symbols.CACHE_ENTRIES.get()(code)
+    if not symbols.is_stand_in(code):
+        return entries
+    return [e for e in entries if is_compile_of(code, described, str(e.compile_id))]
+
+
+def is_compile_of(code: CodeType, described: dict[str, Any], compile_id: str) -> bool:
+    """Whether ``compile_id`` was a compile of what ``described`` names."""
+    number: int = described["id"]
+    return _shared.get((id(code), compile_id), number) == number
+
+
+def record_at_exit(recorder: Recorder) -> None:
+    """Arrange for ``record_all`` at the program's end, while dynamo still has its caches.
+
+    Dynamo drops an entry when a guarded object dies, by ``weakref.finalize``, and at exit those
+    finalizers all run as if the objects had died. Exit handlers run last in, first out: theirs has
+    to be registered before ours.
+    """
+    recorded_in: list[int] = []
+
+    def record() -> None:
+        # Where the program ends by os._exit no exit handler runs, only the recorder's hooks.
+        if recorder.quiet or recorder.pid in recorded_in:
+            return
+        recorded_in.append(recorder.pid)
+        record_all(recorder)
+
+    weakref.finalize(record, int)
+    atexit.register(record)
+    recorder.at_end.append(record)
+
+
+def record_all(recorder: Recorder) -> None:
+    """Write one ``caches`` event for each code object that was compiled and is still there."""
+    for reference, described in list(_compiled.values()):
+        code = reference()
+        if code is None:
+            continue
+        try:
+            entries = [
+                describe_entry(entry.guard_manager, entry.compile_id)
+                for entry in reversed(entries_of(code, described))
+            ]
+        except Exception:  # noqa: BLE001 - an entry dropped by another thread meanwhile
+            recorder.lost += 1
+            continue
+        recorder.emit("caches", {"code": described, "entries": entries})

@@ -1,0 +1,106 @@
+"""What torch's trace log says of a compile, and the check that it says so of each one.
+
+Attached to ``torch.__trace``, which emits on the compiling thread and needs no level; torch writes
+no file for it. A program that clears the logger's handlers silences it, which the check brings out.
+"""
+
+import json
+import logging
+from typing import Any
+
+from . import torch_symbols as symbols
+from .recorder import Recorder
+
+#: Where ``ThreadState.scratch`` keeps the thread's compiles, innermost last.
+_OPEN = "detail"
+
+
+class _Open:
+    """A compile that this thread is inside of: its reasons, and its metrics records if it has own.
+
+    Torch records one set of metrics for the outermost compile of a thread only.
+    """
+
+    def __init__(self, reasons: list[str], *, counted: bool) -> None:
+        self.reasons = reasons
+        self.counted = counted
+        self.records = 0
+
+
+class Detail(logging.Handler):
+    """Hears the reasons of recompiles, and counts metrics records against compiles."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        # Lists, since an append is atomic where ``+= 1`` is not; one entry a compile.
+        self._compiles: list[None] = []
+        self._records: list[None] = []
+        self._agreed = True
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        """Do without a lock: nothing here is shared, and a compile must not wait for us."""
+        self.lock = None
+
+    def attach(self) -> None:
+        """Start to listen."""
+        logging.getLogger(symbols.TRACE_LOGGER).addHandler(self)
+
+    def compile_begins(self, reasons: list[str]) -> None:
+        """Note that this thread enters ``_compile``; reasons will be appended to ``reasons``."""
+        stack = self._recorder.local.scratch.setdefault(_OPEN, [])
+        stack.append(_Open(reasons, counted=not stack and not _metrics_in_progress()))
+
+    def compile_ends(self) -> None:
+        """Note that this thread leaves ``_compile``; the first disagreement is recorded."""
+        stack = self._recorder.local.scratch.get(_OPEN)
+        if not stack:
+            return
+        ended = stack.pop()
+        if not ended.counted:
+            return
+        self._compiles.append(None)
+        self._records.extend([None] * ended.records)
+        if self._agreed and len(self._compiles) != len(self._records):
+            self._agreed = False
+            self.record()
+
+    def record(self) -> None:
+        """Write the two counts."""
+        data = {"metrics": len(self._records), "compiles": len(self._compiles)}
+        self._recorder.emit("compile_detail", data)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take what is wanted from one record. Never raises."""
+        try:
+            self._take(record)
+        except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+            self._recorder.lost += 1
+
+    def _take(self, record: logging.LogRecord) -> None:
+        metadata: dict[str, Any] = record.__dict__.get("metadata") or {}
+        metrics = metadata.get("compilation_metrics")
+        stack: list[_Open] = self._recorder.local.scratch.get(_OPEN) or []
+        if metrics is not None:
+            if stack and stack[0].counted:
+                stack[0].records += 1
+            elif metrics.get("is_forward"):  # a compile that the wrap of ``_compile`` did not see
+                self._records.append(None)
+        elif stack and (metadata.get("artifact") or {}).get("name") == "recompile_reasons":
+            stack[-1].reasons.extend(_reasons(record.__dict__.get("payload")))
+
+
+def _reasons(payload: object) -> list[str]:
+    # Torch writes one reason as it is and several as a JSON list.
+    text = payload if isinstance(payload, str) else ""
+    if text.startswith("["):
+        try:
+            return [str(reason).rstrip() for reason in json.loads(text)]
+        except ValueError:
+            pass
+    return [text.rstrip()] if text.strip() else []
+
+
+def _metrics_in_progress() -> bool:
+    in_context = symbols.METRICS_CONTEXT.find()
+    return in_context is not None and bool(in_context().in_progress())

@@ -1,0 +1,114 @@
+"""Backward calls, and backward graphs compiled when a backward first needs them.
+
+On the CPU a backward runs on the thread that called it. On CUDA it runs on one thread a device
+that autograd owns and all callers share, so that thread compiles on others' behalf.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from .. import nesting
+from .. import torch_symbols as symbols
+from ..recorder import Recorder
+from ..settings import Settings
+
+_MAX_ERROR = 600
+
+
+class BackwardProbe:
+    """Wraps autograd's entry to its engine and dynamo's callback around lazy backward compiles."""
+
+    name = "backward"
+    modules: tuple[str, ...] = (symbols.RUN_BACKWARD_BY_NAME.module, symbols.LAZY_BACKWARD.module)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+        """Wrap. Raises Unavailable if this torch lacks a symbol; nothing is wrapped then."""
+        callers: nesting.Depths = {}
+        lazy_backward = symbols.LAZY_BACKWARD.get()
+        install_callbacks = symbols.INSTALL_CALLBACKS.get()
+        run = symbols.RUN_BACKWARD.get()
+        by_name = symbols.RUN_BACKWARD_BY_NAME.get()
+        watched = _wrap_run(run, recorder, callers)
+        symbols.RUN_BACKWARD.replace(watched)
+        if by_name is run:
+            symbols.RUN_BACKWARD_BY_NAME.replace(watched)
+        symbols.INSTALL_CALLBACKS.replace(
+            _wrap_install(install_callbacks, lazy_backward, recorder, callers)
+        )
+
+
+def _wrap_run(
+    original: Callable[..., Any], recorder: Recorder, callers: nesting.Depths
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+        local = recorder.local
+        if local.compiles or local.traces:  # AOTAutograd differentiates while it traces
+            return original(*args, **kwargs)
+        tid = local.tid
+        nesting.enter(callers, tid)
+        recorder.emit_counted("backward", None, {}, stack=True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            nesting.leave(callers, tid)
+
+    return symbols.stands_for(original, _engine_run_backward)
+
+
+def _wrap_install(
+    original: Callable[..., AbstractContextManager[Any]],
+    lazy_backward: object,
+    recorder: Recorder,
+    callers: nesting.Depths,
+) -> Callable[..., AbstractContextManager[Any]]:
+    @contextmanager
+    def around(inner: AbstractContextManager[Any], compile_id: str) -> Iterator[Any]:
+        data = {"behalf_tids": _on_behalf_of(recorder.local.tid, callers)}
+        recorder.emit("backward_compile", data, edge="enter", compile_id=compile_id, stack=True)
+        recorder.look_at_all_threads()
+        outcome: dict[str, Any] = {**data, "ok": True}
+        try:
+            with inner as value:
+                yield value
+        except BaseException as error:
+            outcome.update(ok=False, error=_in_words(error))
+            raise
+        finally:
+            recorder.emit("backward_compile", outcome, edge="exit", compile_id=compile_id)
+            recorder.look_at_all_threads()
+
+    @functools.wraps(original)
+    def install_callbacks(
+        self: Any, trigger: object, compile_id: str, *args: Any, **kwargs: Any
+    ) -> AbstractContextManager[Any]:
+        inner = original(self, trigger, compile_id, *args, **kwargs)
+        return around(inner, str(compile_id)) if trigger is lazy_backward else inner
+
+    return install_callbacks
+
+
+def _on_behalf_of(tid: int, callers: nesting.Depths) -> list[int]:
+    if tid in callers and not _is_autograd_thread():
+        return [tid]
+    # Autograd's own thread can be inside a backward call too: one nested in the caller's.
+    return nesting.others(callers, tid) or ([tid] if tid in callers else [])
+
+
+def _is_autograd_thread() -> bool:
+    # A thread that C++ started has no Thread object, or a dummy one made when somebody asked.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
+
+
+def _in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+    except Exception:  # noqa: BLE001 - an exception whose own text cannot be had
+        return type(error).__name__
+
+
+PROBE = BackwardProbe()

@@ -1,0 +1,56 @@
+"""Block masks being built, and what goes wrong when another thread compiles meanwhile.
+
+``BlockMask.from_kv_blocks`` and ``create_block_mask`` order their blocks in a function that, from
+torch 2.13 on, annotates FX metadata that all threads share.
+"""
+
+import functools
+from typing import Any
+
+from .. import nesting
+from .. import torch_symbols as symbols
+from ..recorder import Recorder
+from ..settings import Settings
+
+_MAX_ERROR = 600
+
+
+class BlockMaskProbe:
+    """Wraps the module global ``_dense_to_ordered``; dynamo goes on tracing the original."""
+
+    name = "block_mask"
+    modules: tuple[str, ...] = (symbols.DENSE_TO_ORDERED.module,)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+        """Wrap. Raises Unavailable if this torch lacks the function."""
+        original = symbols.DENSE_TO_ORDERED.get()
+
+        @functools.wraps(original)
+        def _dense_to_ordered(*args: Any, **kwargs: Any) -> Any:
+            tid = recorder.local.tid
+            compiling = nesting.others(recorder.compiling, tid)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                _record(recorder, compiling, error)
+                raise
+            _record(recorder, compiling, None)
+            return result
+
+        symbols.DENSE_TO_ORDERED.replace(symbols.stands_for(original, _dense_to_ordered))
+
+
+def _record(recorder: Recorder, compiling: list[int], error: BaseException | None) -> None:
+    """Write one event for a mask part that was built, or was not. Never raises."""
+    try:
+        tids = sorted({*compiling, *nesting.others(recorder.compiling, recorder.local.tid)})
+        data: dict[str, Any] = {"compiling_tids": tids}
+        if error is not None:
+            data["error"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+        kind = (bool(tids), type(error).__name__)
+        recorder.emit_counted("block_mask", kind, data, stack=True)
+    except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+        recorder.lost += 1
+
+
+PROBE = BlockMaskProbe()

@@ -1,0 +1,87 @@
+"""Guard misses, seen on the calling thread at the moment that they happen.
+
+Dynamo calls one process-wide hook after every evaluation of a frame's guards. A Python function
+there ends the process when an exception passes through it, be it a signal handler's. So the hook is
+a dict's own ``__getitem__``: a hit is a lookup in C, and only a miss runs Python, which never
+raises.
+"""
+
+import sys
+from types import FrameType
+from typing import Any
+
+from .. import caches, codes, context
+from .. import torch_symbols as symbols
+from ..recorder import Recorder, worth_recording
+from ..settings import Settings
+from . import Unavailable
+
+
+class Conflict(Unavailable):
+    """Somebody else has the one place for the hook."""
+
+    state = "conflict"
+
+
+class _OnGuard(dict[bool, bool]):
+    """Answers True for a hit; for a miss, records it and answers False, as if it were not here."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__({True: True})
+        self._recorder = recorder
+
+    def __missing__(self, hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
+        try:
+            _record_miss(self._recorder, sys._getframe(1))  # noqa: SLF001 - the caller is the clue
+        except BaseException:  # noqa: BLE001 - an exception here would end the process
+            self._recorder.lost += 1
+        return False
+
+
+class GuardsProbe:
+    """Sets dynamo's guard-complete hook."""
+
+    name = "guards"
+    modules: tuple[str, ...] = ("torch._dynamo.eval_frame", symbols.SKIP_FILES_CHECK.module)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+        """Set the hook. Raises Conflict if one is set already; that one stays."""
+        symbols.CACHE_ENTRIES.get()
+        set_hook = symbols.SET_GUARD_HOOK.get()
+        hook = _OnGuard(recorder).__getitem__
+        previous = set_hook(hook)
+        if previous is not None:
+            set_hook(previous)
+            raise Conflict(f"dynamo's guard-complete hook is taken by {previous!r}")
+        symbols.hide_own_frames()
+        recorder.at_end.append(lambda: _report_replaced(recorder, hook))
+
+
+def _report_replaced(recorder: Recorder, hook: object) -> None:
+    set_hook = symbols.SET_GUARD_HOOK.get()
+    current = set_hook(None)
+    set_hook(current)
+    if current is not hook:
+        reason = f"the program put {current!r} in its place"
+        recorder.emit("probe", {"name": PROBE.name, "state": "conflict", "reason": reason})
+
+
+def _record_miss(recorder: Recorder, frame: FrameType) -> None:
+    function = None
+    if symbols.is_compile_wrapper(frame.f_code):
+        function = symbols.compiled_function(frame)
+    else:
+        function = symbols.called_module_function(frame)
+    code, target = symbols.code_of(function)
+    described = None if code is None else codes.describe(code, target)
+    count = recorder.local.count(("guard_miss", described and described["id"]))
+    if not worth_recording(count):
+        return
+    data: dict[str, Any] = {"code": described, "context": context.describe(), "count": count}
+    if code is not None and described is not None:
+        data["entries"] = len(caches.entries_of(code, described))
+    recorder.emit("guard_miss", data, stack=True)
+    recorder.look_at_all_threads()
+
+
+PROBE = GuardsProbe()

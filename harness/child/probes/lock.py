@@ -1,0 +1,96 @@
+"""Waits for dynamo's compile lock, behind which all compiles of a process queue."""
+
+from types import TracebackType
+from typing import Any
+
+from .. import context
+from .. import torch_symbols as symbols
+from ..recorder import Recorder
+from ..settings import Settings
+
+NAME = "torch._dynamo.convert_frame.compile_lock"
+#: Where ``ThreadState.scratch`` keeps the context as it was when the lock was acquired.
+CONTEXT = "context at the lock"
+
+
+class WatchedLock:
+    """Stands for a re-entrant lock and records the waits for it.
+
+    The real lock does the locking, so code that got hold of it by value still excludes the others.
+    """
+
+    def __init__(self, lock: Any, recorder: Recorder) -> None:
+        self._lock = lock
+        self._recorder = recorder
+        # Written by the owner only.
+        self._owner: int | None = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+        """Acquire the lock as ``threading.RLock.acquire`` does."""
+        acquired: bool = self._lock.acquire(blocking=False)
+        if not acquired and blocking:
+            acquired = self._wait(timeout)
+        if acquired:
+            self._depth += 1
+            self._owner = self._recorder.local.tid
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock. Raises RuntimeError if the calling thread does not own it."""
+        if self._owner == self._recorder.local.tid:
+            self._depth -= 1
+            if self._depth == 0:
+                self._owner = None
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        acquired = self.acquire()
+        try:
+            self._keep_context()
+        except BaseException:  # Ctrl-C, say: nobody else would release it
+            self.release()
+            raise
+        return acquired
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def _wait(self, timeout: float) -> bool:
+        data = {"lock": NAME, "owner_tid": self._owner}
+        self._recorder.emit("lock_wait", data, edge="enter", stack=True)
+        try:
+            acquired: bool = self._lock.acquire(timeout=timeout)
+        finally:
+            self._recorder.emit("lock_wait", data, edge="exit")
+        return acquired
+
+    def _keep_context(self) -> None:
+        # Dynamo takes torch's dispatch modes off the stack right after it has the lock.
+        try:
+            self._recorder.local.scratch[CONTEXT] = context.describe()
+        except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+            self._recorder.lost += 1
+
+
+class LockProbe:
+    """Puts an instrumented lock in the place of ``compile_lock``."""
+
+    name = "lock"
+    modules: tuple[str, ...] = (symbols.COMPILE_LOCK.module,)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+        """Replace the lock. Raises Unavailable if this torch has none."""
+        symbols.COMPILE_LOCK.replace(WatchedLock(symbols.COMPILE_LOCK.get(), recorder))
+        symbols.hide_own_frames()
+
+
+PROBE = LockProbe()

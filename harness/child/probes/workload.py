@@ -1,0 +1,53 @@
+"""Phases and steps that the built-in trainer announces to whoever sets an observer."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..recorder import Recorder
+from ..settings import Settings
+from . import Unavailable
+
+_MODULE = "dflash_min.observe"
+
+
+class Workload:
+    """Sets the trainer's observer."""
+
+    name = "workload"
+    modules: tuple[str, ...] = (_MODULE,)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:
+        """Become the observer."""
+        del settings
+        set_observer = sys.modules[_MODULE].__dict__.get("set_observer")
+        if not callable(set_observer):
+            raise Unavailable(f"{_MODULE} has no set_observer")
+        set_observer(RecordingObserver(recorder))
+
+
+class RecordingObserver:
+    """Records phases, per thread, and steps."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Record the phase's enter and exit; events of this thread in between carry its name."""
+        local = self._recorder.local
+        outer, local.phase = local.phase, name
+        self._recorder.emit("phase", {"name": name}, edge="enter")
+        try:
+            yield
+        finally:
+            self._recorder.emit("phase", {"name": name}, edge="exit")
+            local.phase = outer
+
+    def step(self, step: int, tokens: int, seconds: float) -> None:
+        """Record a finished step of the calling thread."""
+        self._recorder.emit("step", {"step": step, "tokens": tokens, "seconds": round(seconds, 6)})
+
+
+PROBE: Any = Workload()

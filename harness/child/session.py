@@ -1,0 +1,84 @@
+"""A watched process from its start to its end: exit handlers, forks, fatal signals."""
+
+import atexit
+import faulthandler
+import os
+import time
+from typing import NoReturn
+
+from .attach import Attachment
+from .recorder import Recorder
+
+FAULTS = "faulthandler.txt"
+# The parent takes stacks at the deadline; the child writes its own a little earlier, in case the
+# parent has no right to look into it.
+_BEFORE_DEADLINE_S = 1.0
+
+
+class Session:
+    """Ends the recording when the interpreter ends, whichever way it does so in Python."""
+
+    def __init__(self, recorder: Recorder, attachment: Attachment) -> None:
+        self._recorder = recorder
+        self._attachment = attachment
+        self._ended_in = -1
+
+    def start(self) -> None:
+        """Register the handlers."""
+        os.register_at_fork(after_in_child=self._recorder.after_fork)
+        # Registered first of all, so run last of all, after what the program registers.
+        atexit.register(self.end)
+        exit_now = os._exit
+
+        def _exit(status: int) -> NoReturn:
+            # Scripts that fear a hang at exit end like this, and no exit handler runs then.
+            self.end()
+            exit_now(status)
+
+        _exit.__doc__ = exit_now.__doc__
+        os._exit = _exit
+
+    def end(self) -> None:
+        """Run what the probes have left for the end, then write the last event. Never raises."""
+        try:
+            self._end()
+        except Exception:  # noqa: BLE001 - the program is ending; its exit status is what matters
+            self._recorder.lost += 1
+
+    def _end(self) -> None:
+        recorder = self._recorder
+        # Once a process: a fork is another one. One that had nothing to say stays without a file.
+        if recorder.quiet or self._ended_in == os.getpid():
+            return
+        self._ended_in = os.getpid()
+        for number, hook in enumerate(recorder.at_end):
+            try:
+                hook()
+            except Exception as error:  # noqa: BLE001 - the other hooks still have to run
+                name = f"at_end[{number}] {getattr(hook, '__qualname__', '')}"
+                self._attachment.report(name, "failed", repr(error)[:500])
+        self._attachment.report_idle()
+        if recorder.lost:
+            reason = f"{recorder.lost} events could not be written"
+            self._attachment.report("recorder", "failed", reason)
+        recorder.emit("end")
+
+
+def catch_fatal_signals(folder: str, deadline: float | None) -> None:
+    """Have faulthandler write every thread's stack to the run folder when a fatal signal arrives.
+
+    A program that has enabled its own faulthandler, or does so later, keeps it.
+
+    Args:
+        folder: the run folder.
+        deadline: ``time.monotonic()`` at which the parent ends the program; the stacks are also
+            written one second before.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(os.path.join(folder, FAULTS), flags, 0o600)  # noqa: PTH118
+    if not faulthandler.is_enabled():
+        faulthandler.enable(descriptor, all_threads=True)
+    if deadline is not None:
+        left = deadline - time.monotonic() - _BEFORE_DEADLINE_S
+        if left > 0:
+            faulthandler.dump_traceback_later(left, file=descriptor)

@@ -1,0 +1,274 @@
+"""Every private symbol of torch that the probes touch, named once, with the versions it exists in.
+
+A symbol is looked up when a probe is installed and never earlier: nothing here imports torch or
+any part of it. A symbol that is not there raises ``Unavailable`` with its name and the versions
+that have it, and the probe is then reported as missing. Versions were read in the wheels of 2.11.0,
+2.13.0 and 2.14.1 and run on the first two; an open end means that no version without it is known.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+from .probes import Unavailable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A name in a module of torch.
+
+    Attributes:
+        module: the module that holds it, which is in ``sys.modules`` when the symbol is used.
+        name: attribute path in the module, such as ``Tracer.trace``.
+        since: first torch version known to have it.
+        until: last torch version that has it; empty if the newest one read does.
+    """
+
+    module: str
+    name: str
+    since: str = "2.11"
+    until: str = ""
+
+    def get(self) -> Any:
+        """Return the object. Raises Unavailable if this torch has no such name."""
+        owner, attribute = self._owner()
+        try:
+            return getattr(owner, attribute)
+        except AttributeError:
+            raise Unavailable(str(self)) from None
+
+    def find(self, default: object = None) -> Any:
+        """Return the object, or ``default`` if this torch has no such name."""
+        try:
+            return self.get()
+        except Unavailable:
+            return default
+
+    def replace(self, new: object) -> None:
+        """Put ``new`` in its place. Raises Unavailable if there is nothing to replace."""
+        self.get()
+        owner, attribute = self._owner()
+        setattr(owner, attribute, new)
+
+    def __str__(self) -> str:
+        version = getattr(sys.modules.get("torch"), "__version__", "not imported")
+        last = f" to {self.until}" if self.until else ""
+        return f"{self.module}.{self.name} (torch {self.since}{last}; this is {version})"
+
+    def _owner(self) -> tuple[Any, str]:
+        owner: Any = sys.modules.get(self.module)
+        if owner is None:
+            raise Unavailable(f"{self.module} is not imported: no {self}")
+        *path, attribute = self.name.split(".")
+        for part in path:
+            owner = getattr(owner, part, None)
+        return owner, attribute
+
+
+_FX = "torch.fx._symbolic_trace"
+_EVAL = "torch._C._dynamo.eval_frame"
+_CONVERT = "torch._dynamo.convert_frame"
+
+FX_TRACING = Symbol(_FX, "is_fx_symbolic_tracing")
+FX_FLAG = Symbol(_FX, "_is_fx_tracing_flag", until="2.13")  # one flag for the process
+FX_FLAG_OF_THREAD = Symbol(_FX, "_get_is_fx_tracing", since="2.14")  # one flag a thread
+FX_TRACE = Symbol(_FX, "Tracer.trace")
+FX_PATCHER = Symbol(_FX, "CURRENT_PATCHER")
+FX_MODULE_CALL = Symbol(_FX, "_orig_module_call")
+FX_MODULE_GETATTR = Symbol(_FX, "_orig_module_getattr")
+FX_CURRENT_META = Symbol("torch.fx.traceback", "current_meta")
+IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compiles since 2.13
+
+COMPILE = Symbol(_CONVERT, "_compile")
+COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
+METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
+SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
+SKIP_FILES_CHECK = Symbol("torch._dynamo.trace_rules", "check_file")
+DYNAMO_CONFIG = Symbol("torch._dynamo.config", "_config")
+CONFIG_UNSET = Symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+SET_GUARD_HOOK = Symbol(_EVAL, "set_guard_complete_hook")
+CACHE_ENTRIES = Symbol(_EVAL, "_debug_get_cache_entry_list")
+GLOBAL_STATE = Symbol("torch._C._dynamo.guards", "GlobalStateGuard")
+INSTALL_CALLBACKS = Symbol("torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks")
+LAZY_BACKWARD = Symbol("torch._dynamo.callback", "CallbackTrigger.LAZY_BACKWARD")
+
+RUN_BACKWARD = Symbol("torch.autograd.graph", "_engine_run_backward")
+RUN_BACKWARD_BY_NAME = Symbol("torch.autograd", "_engine_run_backward")  # imported by value
+MATH_ATTENTION = Symbol("torch._higher_order_ops.flex_attention", "math_attention")
+DENSE_TO_ORDERED = Symbol("torch.nn.attention.flex_attention", "_dense_to_ordered")
+FUNCTION_MODES = Symbol("torch.overrides", "_get_current_function_mode_stack")
+DISABLE_TORCH_FUNCTION = Symbol("torch._C", "DisableTorchFunction")
+DISPATCH_KEYS = Symbol("torch._C", "_dispatch_keys")
+
+#: Torch's structured trace log: a record per event, on the thread that it happened on.
+TRACE_LOGGER = "torch.__trace"
+#: The attribute by which dynamo is told to trace another function in a wrapper's stead.
+INLINE_INSTEAD = "_torchdynamo_inline"
+
+_HOP_WRAPPER = "_flex_attention_hop_wrapper"
+_MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
+# What dynamo does with a whole file is decided by these folders of torch: the first hold functions
+# that torch compiles for its own use, the second the code that runs a compiled graph.
+_INTERNAL = ("_higher_order_ops", "_inductor", "_functorch", "_dynamo", "_export")
+_GRAPH_RUNNERS = (
+    os.path.join("_functorch", "_aot_autograd"),  # noqa: PTH118
+    os.path.join("fx", "interpreter.py"),  # noqa: PTH118
+    os.path.join("fx", "graph_module.py"),  # noqa: PTH118
+)
+_AOT_RUNTIME = _GRAPH_RUNNERS[:1]
+_LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
+_GENERATED_GRAPH = "<eval_with_key>"
+
+
+def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
+    """Make dynamo trace ``original`` wherever it would trace ``wrapper``; return the wrapper.
+
+    Dynamo follows the attribute for wrappers that ``torch.jit`` and ``torch.compile`` make.
+    """
+    setattr(wrapper, INLINE_INSTEAD, original)
+    return wrapper  # type: ignore[return-value]
+
+
+def hide_own_frames() -> None:
+    """Have dynamo treat this package's frames as it treats torch's own: run them, never trace.
+
+    Does nothing before dynamo is imported. Raises Unavailable if dynamo would still trace them.
+    """
+    if SKIP_FILES_ADD.module not in sys.modules:
+        return
+    check = SKIP_FILES_CHECK.get()
+    if check(__file__).skipped:
+        return
+    SKIP_FILES_ADD.get()(__package__)
+    if not check(__file__).skipped:
+        raise Unavailable(f"{SKIP_FILES_ADD} does not take {__package__}")
+
+
+def is_compile_wrapper(code: CodeType) -> bool:
+    """Whether a frame of ``code`` is the function that ``torch.compile`` returns."""
+    return code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py")
+
+
+def compiled_function(frame: FrameType) -> Any:
+    """The function that a ``compile_wrapper`` frame is about to run."""
+    return frame.f_locals.get("fn")
+
+
+def called_module_function(frame: FrameType) -> Any:
+    """The function that a frame of ``nn.Module``'s call machinery is about to run, or None."""
+    code = frame.f_code
+    if code.co_name in _MODULE_CALLS and _in_torch(code, (os.path.join("nn", "modules"),)):  # noqa: PTH118
+        return _forward_of(frame.f_locals.get("self"))
+    return None
+
+
+def code_of(function: Any) -> tuple[CodeType | None, Any]:
+    """Return the code object that dynamo compiles for ``function``, and whom it stands in for.
+
+    The second is None but for functions and callables that dynamo cannot compile as they are
+    (builtins, callable objects, modules of ``torch.nn``): their calls go through one shared code
+    object, ``inner`` of ``torch._dynamo.external_utils.wrap_inline``, in a closure per function.
+    """
+    owner = getattr(function, "__self__", None)
+    if owner is not None and getattr(function, "__name__", "") in (*_MODULE_CALLS, "__call__"):
+        function = _forward_of(owner) or function
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if not isinstance(code, CodeType):
+        return None, None
+    if not is_stand_in(code):
+        return code, None
+    try:
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        return code, stand_in_target(cells["fn"].cell_contents)
+    except (KeyError, ValueError):  # another closure than the one known, or an empty cell
+        return code, None
+
+
+def is_stand_in(code: CodeType) -> bool:
+    """Whether ``code`` is the one that ``wrap_inline``'s wrappers share."""
+    return code.co_name == "inner" and _in_torch(
+        code,
+        (os.path.join("_dynamo", "external_utils.py"),),  # noqa: PTH118
+    )
+
+
+def stand_in_target(wrapped: Any) -> Any:
+    """What ``wrap_inline`` wrapped: of a bound method of a module, the module."""
+    owner = getattr(wrapped, "__self__", None)
+    return owner if hasattr(owner, "forward") else wrapped
+
+
+def is_internal(code: CodeType) -> bool:
+    """Whether torch compiles ``code`` for its own use, as uncompiled ``flex_attention`` does.
+
+    ``flex_attention`` and ``create_block_mask`` themselves and the modules of ``torch.nn`` are the
+    program's own when it compiles them.
+    """
+    if is_hop_wrapper(code):
+        return True
+    return _in_torch(code, _INTERNAL) and not is_stand_in(code)
+
+
+def is_hop_wrapper(code: CodeType) -> bool:
+    """Whether ``code`` is what an uncompiled ``flex_attention`` call compiles."""
+    return code.co_name == _HOP_WRAPPER
+
+
+def runs_graph(code: CodeType) -> bool:
+    """Whether a frame of ``code`` is part of running a compiled graph."""
+    return code.co_filename.startswith(_GENERATED_GRAPH) or _in_torch(code, _GRAPH_RUNNERS)
+
+
+def is_aot_runtime(code: CodeType) -> bool:
+    """Whether a frame of ``code`` belongs to AOTAutograd, so that a compiled backward runs it."""
+    return _in_torch(code, _AOT_RUNTIME)
+
+
+def is_limit_hit(error: BaseException) -> bool:
+    """Whether a compile failed because of ``recompile_limit`` or ``accumulated_recompile_limit``.
+
+    Dynamo then runs the code object eagerly for good, in every thread, or raises
+    ``FailOnRecompileLimitHit`` under ``fullgraph=True``.
+    """
+    if type(error).__name__ == "FailOnRecompileLimitHit":
+        return True
+    # The one failure for which dynamo keeps running the entries it has (RUN_ONLY) is this one.
+    return _LIMIT_EXCEEDED in str(error)
+
+
+def config_overrides() -> dict[str, Any]:
+    """``torch._dynamo.config`` values that differ from their defaults in the calling thread.
+
+    Up to torch 2.11 an override is process-wide, from 2.12 on it is a context variable's value,
+    which a new thread does not inherit.
+    """
+    entries, unset = DYNAMO_CONFIG.get(), CONFIG_UNSET.get()
+    values: dict[str, Any] = {}
+    for name, entry in list(entries.items()):
+        value = entry.user_override
+        if isinstance(value, ContextVar):
+            value = value.get()
+        if value is not unset and value != entry.default:
+            values[name] = value
+    return values
+
+
+def _forward_of(module: Any) -> Any:
+    forward = getattr(module, "forward", None)
+    # An optimised module's forward is a compile_wrapper; what that runs is the original's.
+    original = getattr(module, "_orig_mod", None)
+    return getattr(original, "forward", forward) if original is not None else forward
+
+
+def _in_torch(code: CodeType, places: tuple[str, ...]) -> bool:
+    folder = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "")  # noqa: PTH120
+    path = code.co_filename
+    if not folder or not path.startswith(folder + os.sep):
+        return False
+    return path[len(folder) + 1 :].startswith(places)

@@ -1,0 +1,215 @@
+"""The coverage and cache sections: what the warm-up compiled, who missed it, and why."""
+
+from harness.causes import words
+from harness.causes.judging import Judgement, judge, repeats, seqs_of
+from harness.diagnosis.report import (
+    CacheVariant,
+    Certainty,
+    CodeCache,
+    CodeCoverage,
+    CodeRef,
+    Rejection,
+    ThreadCoverage,
+    Variant,
+)
+from harness.events.schema import CacheEntry, Code, Context
+from harness.timeline.contexts import describe, difference, shapes
+from harness.timeline.model import CodeHistory, Compile, Uncovered
+from harness.timeline.reasons import THREAD_STATE
+from harness.timeline.timeline import Timeline
+
+MAX_VARIANTS = 32
+MAX_REASONS = 4
+
+
+def coverage(timeline: Timeline) -> list[CodeCoverage]:
+    """Coverage of every compiled code object of the program's, in order of appearance."""
+    return [_coverage(timeline, history) for history in timeline.program_codes()]
+
+
+def caches(timeline: Timeline) -> list[CodeCache]:
+    """The cache of every compiled code object of the program's."""
+    return [_cache(timeline, history) for history in timeline.program_codes() if history.compiles]
+
+
+def code_ref(code: Code) -> CodeRef:
+    """A reference to a code object."""
+    return CodeRef(id=code.id, name=code.name, file=code.file, line=code.line)
+
+
+def _coverage(timeline: Timeline, history: CodeHistory) -> CodeCoverage:
+    warmup = tuple(_variant(timeline, c) for c in history.warmup()[:MAX_VARIANTS])
+    tids = sorted(history.sightings, key=lambda tid: history.sightings[tid].t0)
+    threads = tuple(_thread(timeline, history, tid) for tid in tids)
+    return CodeCoverage(
+        code=code_ref(history.code), pid=timeline.pid, warmup=warmup, threads=threads
+    )
+
+
+def _variant(timeline: Timeline, compile_: Compile) -> Variant:
+    return Variant(
+        compile_id=compile_.compile_id,
+        thread=words.ref(timeline, compile_.tid),
+        context=describe(compile_.context),
+        inputs=shapes(compile_.inputs),
+        ok=compile_.ok,
+        evidence=compile_.seqs[0],
+    )
+
+
+def _thread(timeline: Timeline, history: CodeHistory, tid: int) -> ThreadCoverage:
+    warm = {id(compile_) for compile_ in history.warmup()}
+    own = [call for call in history.uncovered if call.tid == tid]
+    uncovered = [call for call in own if call.compile is None or id(call.compile) not in warm]
+    context = _context(timeline, history, tid, uncovered or own)
+    if uncovered:
+        return _uncovered(timeline, history, tid, uncovered, context)
+    makes_warmup = any(compile_.tid == tid for compile_ in history.warmup())
+    return ThreadCoverage(
+        thread=words.ref(timeline, tid),
+        state="warm-up" if makes_warmup else "covered",
+        # That it neither missed nor compiled was seen only as far as misses are.
+        certainty="observed" if makes_warmup else "inferred",
+        context=describe(context),
+        compiles=sum(call.compile is not None for call in own),
+        misses=history.sightings[tid].misses,
+        evidence=(history.sightings[tid].seq,),
+    )
+
+
+def _uncovered(
+    timeline: Timeline,
+    history: CodeHistory,
+    tid: int,
+    calls: list[Uncovered],
+    context: Context | None,
+) -> ThreadCoverage:
+    judged = [j for call in calls if (j := judge(history, call)) is not None]
+    reasons = [
+        reason.text.strip()
+        for call in calls
+        if call.compile is not None
+        for reason in call.compile.reasons
+    ]
+    return ThreadCoverage(
+        thread=words.ref(timeline, tid),
+        state="uncovered",
+        certainty="observed",
+        context=describe(context),
+        differs=tuple(dict.fromkeys(text for j in judged for text in _differs(j))),
+        misses=history.sightings[tid].misses,
+        compiles=sum(call.compile is not None for call in calls),
+        reasons=tuple(dict.fromkeys(reasons))[:MAX_REASONS],
+        evidence=words.seqs(*(seqs_of(call) for call in calls)),
+    )
+
+
+def _differs(judgement: Judgement) -> list[str]:
+    found = []
+    for guard in sorted(judgement.guards, key=lambda guard: guard.value):
+        detail = difference(guard, judgement.entry.context, judgement.call.context)
+        found.append(detail if detail and guard in THREAD_STATE else guard.value)
+    return found
+
+
+def _context(
+    timeline: Timeline, history: CodeHistory, tid: int, calls: list[Uncovered]
+) -> Context | None:
+    for call in calls:
+        if call.context is not None:
+            return call.context
+    for compile_ in history.compiles:
+        if compile_.tid == tid and compile_.context is not None:
+            return compile_.context
+    thread = timeline.threads.get(tid)
+    return thread.context if thread else None
+
+
+def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
+    made: dict[str | None, Compile] = {c.compile_id: c for c in history.compiles if c.compile_id}
+    entries = history.entries_at_end
+    if entries is None:
+        entries = tuple(c.entry for c in history.compiles if c.made_entry and c.entry is not None)
+    variants: list[CacheVariant] = []
+    digests: dict[str, int] = {}
+    for number, entry in enumerate(entries):
+        compile_ = made.get(entry.compile_id)
+        same = digests.get(entry.digest) if entry.digest else None
+        if same is None:
+            same = _repeated(compile_, entries[:number], made)
+        digests.setdefault(entry.digest, number)
+        variants.append(_cache_variant(timeline, entry, number, compile_, same))
+    return CodeCache(
+        code=code_ref(history.code),
+        pid=timeline.pid,
+        entries=tuple(variants[:MAX_VARIANTS]),
+        rejections=tuple(_rejections(timeline, history)[:MAX_VARIANTS]),
+        complete=history.entries_at_end is not None,
+    )
+
+
+def _repeated(
+    compile_: Compile | None,
+    before: tuple[CacheEntry, ...],
+    made: dict[str | None, Compile],
+) -> int | None:
+    """An entry that this one's compile repeated, to go by torch's reason for it."""
+    if compile_ is None:
+        return None
+    for number, entry in enumerate(before):
+        earlier = made.get(entry.compile_id)
+        if earlier is not None and repeats(earlier, compile_) == "reason":
+            return number
+    return None
+
+
+def _cache_variant(
+    timeline: Timeline,
+    entry: CacheEntry,
+    number: int,
+    compile_: Compile | None,
+    same_as: int | None,
+) -> CacheVariant:
+    return CacheVariant(
+        number=number,
+        compile_id=entry.compile_id,
+        context=describe(compile_.context) if compile_ else "",
+        inputs=shapes(compile_.inputs) if compile_ else "",
+        made_by=words.ref(timeline, compile_.tid) if compile_ else None,
+        guards=entry.guards,
+        same_as=same_as,
+    )
+
+
+def _rejections(timeline: Timeline, history: CodeHistory) -> list[Rejection]:
+    found = []
+    for call in history.uncovered:
+        compile_ = call.compile
+        if compile_ is not None and compile_.reasons:
+            found += [
+                Rejection(
+                    thread=words.ref(timeline, call.tid),
+                    guard=_without_entry(reason.text, reason.entry),
+                    entry=reason.entry,
+                    evidence=words.seqs(seqs_of(call)),
+                )
+                for reason in compile_.reasons
+            ]
+            continue
+        judgement = judge(history, call)
+        if judgement is not None:
+            certainty: Certainty = "inferred"
+            found.append(
+                Rejection(
+                    thread=words.ref(timeline, call.tid),
+                    guard="; ".join(_differs(judgement)),
+                    entry=judgement.entry.compile_id,
+                    certainty=certainty,
+                    evidence=words.seqs(seqs_of(call)),
+                )
+            )
+    return found
+
+
+def _without_entry(text: str, entry: str | None) -> str:
+    return text.strip().removeprefix(f"{entry}:").strip() if entry else text.strip()

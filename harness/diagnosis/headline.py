@@ -1,0 +1,99 @@
+"""The report's first sentence, which stands alone."""
+
+from collections.abc import Mapping, Sequence
+
+from harness.causes import words
+from harness.causes.base import Found
+from harness.diagnosis.report import Counts, Finding, NotWatched, Verdict
+from harness.timeline.timeline import Timeline
+
+MAX_FOLLOWERS = 2
+
+
+def headline(
+    verdict: Verdict,
+    *,
+    findings: Sequence[Finding],
+    said: Mapping[tuple[int, str], str],
+    timelines: Sequence[Timeline],
+    counts: Counts,
+    missing: Sequence[NotWatched],
+) -> str:
+    """The headline for a verdict.
+
+    Args:
+        verdict: the verdict.
+        findings: the findings, roots first.
+        said: each finding's own sentence by its process and code.
+        timelines: the processes.
+        counts: the report's counts.
+        missing: what was not watched or not reached.
+    """
+    match verdict:
+        case "found":
+            return _found(findings, said)
+        case "failed":
+            return "The recording cannot be read: it has no header."
+        case "nothing ran":
+            return "Nothing ran: no call of compiled code was seen."
+        case "incomplete":
+            return _incomplete(counts, missing)
+        case "clean":
+            return f"Clean: {_covered(timelines, counts)}."
+
+
+def sentences(found: Mapping[int, Sequence[Found]]) -> dict[tuple[int, str], str]:
+    """Each finding's own sentence by its process and code."""
+    said: dict[tuple[int, str], str] = {}
+    for pid, own in found.items():
+        for finding in own:
+            said.setdefault((pid, finding.code), finding.headline)
+    return said
+
+
+def _found(findings: Sequence[Finding], said: Mapping[tuple[int, str], str]) -> str:
+    roots = [finding for finding in findings if finding.root]
+    first = roots[0]
+    parts = [said[first.pid, first.code]]
+    reached = {first.code}
+    followers = []
+    for finding in findings:
+        if finding.pid == first.pid and reached & set(finding.follows_from):
+            reached.add(finding.code)
+            followers.append(finding)
+    parts += [said[f.pid, f.code] for f in followers[:MAX_FOLLOWERS]]
+    others = dict.fromkeys(root.code for root in roots if root is not first)
+    others.pop(first.code, None)
+    if others:
+        parts.append(f"Also found: {words.listing(others)}.")
+    return " ".join(parts)
+
+
+def _incomplete(counts: Counts, gaps: Sequence[NotWatched]) -> str:
+    open_ = [gap for gap in gaps if gap.decisive]
+    more = f", and {words.count(len(open_) - 1, 'more gap')}" if len(open_) > 1 else ""
+    why = f"{open_[0].name}: {open_[0].reason}" if open_ else "it is not known how it ended"
+    seen = (
+        f"nothing was found in {words.count(counts.threads_with_compiled_calls, 'thread')} "
+        "with compiled calls"
+    )
+    return f"Incomplete ({why}{more}): {seen}, but that is not a pass."
+
+
+def _covered(timelines: Sequence[Timeline], counts: Counts) -> str:
+    codes = [history.code for t in timelines for history in t.program_codes() if history.compiles]
+    warm = sum(len(h.warmup()) for t in timelines for h in t.program_codes())
+    others = [
+        thread.tid for t in timelines for thread in t.workload_threads() if thread.tid != t.main_tid
+    ]
+    who = words.count(counts.threads_with_compiled_calls, "thread")
+    if others:
+        who = f"{words.count(len(others), 'thread')} beside the main one"
+    what = words.codes(codes) or "compiled code"
+    backward = counts.threads_with_backward
+    also = f", {words.count(backward, 'thread')} with backward" if backward else ""
+    return (
+        f"{who} called {what}{also}; {words.count(warm, 'warm-up compile')}, "
+        f"{counts.compiles_after_warmup} after it, {counts.fallbacks} dense fallbacks, "
+        f"{counts.thread_errors} thread errors"
+    )

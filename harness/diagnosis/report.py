@@ -1,0 +1,317 @@
+"""The report of one run: what every renderer, the gate and ``report.json`` are made from.
+
+One object, ``Report``; its top-level fields are the keys of ``report.json``. Evidence is given as
+sequence numbers of events in the recording of the process ``pid``. All text comes from torch or the
+program unescaped: it can hold control bytes, and each renderer escapes for its own medium.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from harness.events.schema import ErrorLink, Frame
+from harness.supervise.ended import Ended
+
+REPORT_SCHEMA = 1
+
+Verdict = Literal["clean", "found", "incomplete", "failed", "nothing ran"]
+Certainty = Literal["observed", "inferred", "unknown"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every part of a report: immutable, compared by value."""
+
+
+class ThreadRef(Value, frozen=True):
+    """A thread of process ``pid``. Names are for people; ``tid`` is the native thread id."""
+
+    tid: int
+    name: str
+    pid: int
+
+
+class CodeRef(Value, frozen=True):
+    """A compiled code object; ``id`` is the recording's number for it in its process."""
+
+    id: int
+    name: str
+    file: str
+    line: int
+
+
+class Statement(Value, frozen=True):
+    """One sentence and how it is known.
+
+    ``observed``: events say it. ``inferred``: it follows from events by a rule that the sentence
+    states. ``unknown``: it could not be decided, and the sentence says why.
+    """
+
+    text: str
+    certainty: Certainty
+    evidence: tuple[int, ...] = ()
+
+
+class Remedy(Value, frozen=True):
+    """What removes the cause. ``seen_to_work``: where it was run and seen to work; may be empty."""
+
+    text: str
+    snippet: str = ""
+    seen_to_work: str = ""
+
+
+class Stack(Value, frozen=True):
+    """A stack to show beside another; ``frames`` run from the innermost call to the outermost."""
+
+    thread: ThreadRef
+    title: str
+    frames: tuple[Frame, ...]
+    evidence: tuple[int, ...] = ()
+
+
+class SharedState(Value, frozen=True):
+    """State that two threads touched: its name, who wrote it and who read it."""
+
+    name: str
+    writer: str
+    reader: str
+
+
+class Finding(Value, frozen=True):
+    """A cause with its evidence. ``follows_from``: codes of the findings that made it possible.
+
+    ``statements[0]`` says what happened in one sentence. ``evidence`` joins the statements'.
+    """
+
+    code: str
+    title: str
+    root: bool
+    pid: int
+    statements: tuple[Statement, ...]
+    remedy: Remedy
+    follows_from: tuple[str, ...] = ()
+    evidence: tuple[int, ...] = ()
+    threads: tuple[ThreadRef, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    shared_state: SharedState | None = None
+
+
+class Note(Value, frozen=True):
+    """An observation that is no finding. ``code``: the cause that it would be an instance of."""
+
+    text: str
+    certainty: Certainty = "observed"
+    code: str = ""
+    pid: int = 0
+    evidence: tuple[int, ...] = ()
+
+
+class Counts(Value, frozen=True):
+    """Counts over all processes; torch's own internal compiles are left out everywhere.
+
+    ``compiles``: calls of dynamo's ``_compile``, also those that failed. ``compiles_after_warmup``:
+    those that began after another thread than the code object's first compiler had begun to call
+    it; the compiles of a cold start in several threads are among them. ``fallbacks``: calls of
+    dense attention outside a compiled frame, a lower bound within a factor of two.
+    ``thread_errors``: exceptions that ended a thread, a future's call or the main program.
+    """
+
+    compiles: int = 0
+    compiles_after_warmup: int = 0
+    threads_with_compiled_calls: int = 0
+    threads_with_backward: int = 0
+    fallbacks: int = 0
+    thread_errors: int = 0
+
+
+class Variant(Value, frozen=True):
+    """What one compile was made for: its context and its tensor inputs, as short texts."""
+
+    compile_id: str | None
+    thread: ThreadRef
+    context: str
+    inputs: str
+    ok: bool | None
+    evidence: int
+
+
+class ThreadCoverage(Value, frozen=True):
+    """How one thread's calls of one code object met the warm-up's entries.
+
+    ``state``: ``covered``: no miss and no compile of its own; ``uncovered``: it missed or
+    compiled; ``warm-up``: the thread made the warm-up. ``context`` is that of its first miss or
+    compile, else of its first call of compiled code; ``differs`` names what differs from the
+    contexts warmed. ``reasons`` are guard texts as torch words them.
+    """
+
+    thread: ThreadRef
+    state: Literal["warm-up", "covered", "uncovered"]
+    certainty: Certainty
+    context: str
+    differs: tuple[str, ...] = ()
+    misses: int = 0
+    compiles: int = 0
+    reasons: tuple[str, ...] = ()
+    evidence: tuple[int, ...] = ()
+
+
+class CodeCoverage(Value, frozen=True):
+    """Coverage of one compiled code object: what its warm-up compiled and how threads fared."""
+
+    code: CodeRef
+    pid: int
+    warmup: tuple[Variant, ...]
+    threads: tuple[ThreadCoverage, ...]
+
+
+class CacheVariant(Value, frozen=True):
+    """One cache entry. ``same_as``: number of an earlier entry with identical guards."""
+
+    number: int
+    compile_id: str | None
+    context: str
+    inputs: str = ""
+    made_by: ThreadRef | None = None
+    guards: tuple[str, ...] = ()
+    same_as: int | None = None
+
+
+class Rejection(Value, frozen=True):
+    """A guard that rejected a call of ``thread``. ``entry``: compile id of the rejecting entry."""
+
+    thread: ThreadRef
+    guard: str
+    entry: str | None = None
+    certainty: Certainty = "observed"
+    evidence: tuple[int, ...] = ()
+
+
+class CodeCache(Value, frozen=True):
+    """The entries of one code object; ``complete``: read at the end of the program."""
+
+    code: CodeRef
+    pid: int
+    entries: tuple[CacheVariant, ...]
+    rejections: tuple[Rejection, ...] = ()
+    complete: bool = False
+
+
+class ErrorReport(Value, frozen=True):
+    """An exception that ended a thread, the program or a future's call.
+
+    ``chain[0]`` is the exception, then its causes, contexts and group members; frames run from the
+    outermost call to the innermost. ``explained_by``: codes of the findings that account for it.
+    ``read``: whether anybody asked the future for it; None unless ``via`` is ``future``.
+    """
+
+    thread: ThreadRef
+    via: Literal["main", "thread", "future"]
+    type: str
+    message: str
+    chain: tuple[ErrorLink, ...]
+    t_s: float
+    evidence: int
+    explained_by: tuple[str, ...] = ()
+    read: bool | None = None
+
+
+class LadderStep(Value, frozen=True):
+    """Something a thread did. ``t_s``: seconds since the recording began.
+
+    ``duration_s`` is None for an instant; ``open``: it began and no end was recorded.
+    """
+
+    t_s: float
+    what: str
+    detail: str = ""
+    duration_s: float | None = None
+    open: bool = False
+    evidence: int = 0
+
+
+class ThreadReport(Value, frozen=True):
+    """One thread: who made it, its context and config at its first call, and what it did.
+
+    ``role``: ``main``, ``workload`` (it called compiled code), ``autograd`` (compiled backward on
+    behalf of others) or ``other``. ``config`` holds non-default torch._dynamo.config values.
+    ``ladder`` is in order of time; ``left_out`` counts steps left out of its middle.
+    """
+
+    thread: ThreadRef
+    role: Literal["main", "workload", "autograd", "other"]
+    created_by: ThreadRef | None = None
+    creation_stack: tuple[Frame, ...] = ()
+    first_context: str = ""
+    config: dict[str, bool | int | float | str | None] = {}
+    compiled_calls: bool = False
+    backwards: int = 0
+    compiles: int = 0
+    misses: int = 0
+    steps: int = 0
+    ladder: tuple[LadderStep, ...] = ()
+    left_out: int = 0
+    ended: bool = False
+
+
+class Environment(Value, frozen=True):
+    """Where the run took place, from the recording's header. Empty strings: not known."""
+
+    torch: str = ""
+    triton: str = ""
+    python: str = ""
+    cuda: str = ""
+    gpus: tuple[str, ...] = ()
+    platform: str = ""
+    cpus: int = 0
+    harness: str = ""
+    argv: tuple[str, ...] = ()
+    cache_state: str = ""
+    cache_dir: str = ""
+    started_unix: float = 0.0
+    processes: tuple[int, ...] = ()
+    job_id: str = ""
+    env: dict[str, str] = {}
+
+
+class NotWatched(Value, frozen=True):
+    """What was not watched, not reached or not run.
+
+    ``name``: a probe's name, or what is missing (``the program's end``, ``threads``).
+    ``state``: a probe's state, else ``not reached``. ``codes``: causes that cannot be decided
+    without it. ``decisive``: it makes the verdict incomplete where nothing was found.
+    """
+
+    name: str
+    state: str
+    reason: str
+    codes: tuple[str, ...] = ()
+    decisive: bool = True
+
+
+class Report(Value, frozen=True):
+    """One run's diagnosis. ``replay`` is the command that repeats the run; may be empty."""
+
+    verdict: Verdict
+    exit_code: int
+    headline: str
+    schema: int = REPORT_SCHEMA
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
+    counts: Counts = Counts()
+    coverage: tuple[CodeCoverage, ...] = ()
+    caches: tuple[CodeCache, ...] = ()
+    errors: tuple[ErrorReport, ...] = ()
+    threads: tuple[ThreadReport, ...] = ()
+    environment: Environment = Environment()
+    not_watched: tuple[NotWatched, ...] = ()
+    ended: Ended | None = None
+    replay: str = ""
+
+
+def dumps(report: Report) -> bytes:
+    """``report.json``: indented JSON, ASCII-safe control bytes, keys in the order of the fields."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def loads(text: bytes) -> Report:
+    """Read ``report.json``. Raises msgspec.ValidationError if it is none."""
+    return msgspec.json.decode(text, type=Report)

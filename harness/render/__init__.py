@@ -1,0 +1,49 @@
+"""Renderers of a report: terminal, Markdown, HTML and JSON, all from one object.
+
+``write_all`` writes the three files of a run folder; ``terminal.print_report`` prints.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.diagnosis.report import Report
+from harness.render import html as html_renderer
+from harness.render import json as json_renderer
+from harness.render import markdown
+from harness.render.view import View
+
+WRITERS: dict[str, Callable[[View], str]] = {
+    "json": json_renderer.render,
+    "md": markdown.render,
+    "html": html_renderer.render,
+}
+
+
+def file_name(kind: str) -> str:
+    """Name of the report's file of one kind (``json``, ``md`` or ``html``) in a run folder."""
+    return f"report.{kind}"
+
+
+def write_all(report: Report, folder: Path) -> dict[str, Path]:
+    """Write ``report.json``, ``report.md`` and ``report.html``; returns their paths by kind.
+
+    The cited events are looked up in the folder's recording. All three are rendered before the
+    first is written, and each replaces an earlier one whole. Raises OSError.
+    """
+    view = View.of(report, folder)
+    texts = {kind: render(view) for kind, render in WRITERS.items()}
+    paths = {kind: folder / file_name(kind) for kind in texts}
+    for kind, text in texts.items():
+        write_whole(paths[kind], text)
+    return paths
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or what was there before. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

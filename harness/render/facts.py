@@ -1,0 +1,220 @@
+"""Single facts of a report as sentences, the same in every renderer."""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from harness.diagnosis.report import (
+    CodeCache,
+    CodeCoverage,
+    Counts,
+    Environment,
+    ErrorReport,
+    LadderStep,
+    NotWatched,
+    Report,
+    ThreadReport,
+)
+from harness.render.text import plural
+from harness.supervise.ended import Ended
+
+EXPLAIN = "python -m harness.explain"
+
+VERDICTS = {
+    "clean": "no cause was found in what was watched",
+    "found": "at least one cause was found",
+    "incomplete": "the run cannot answer: something that it needs was not watched or not reached",
+    "failed": "the harness itself failed",
+    "nothing ran": "no thread called compiled code",
+}
+"""What each verdict means, for a reader who sees one for the first time."""
+
+CERTAINTY = {
+    "observed": "events say it",
+    "inferred": "it follows from events by a rule that the sentence states",
+    "unknown": "it could not be decided",
+}
+
+RELATIONS = {
+    "self": "The error",
+    "cause": "Caused by",
+    "context": "While handling",
+    "member": "Member of the group",
+}
+
+VIA = {"main": "ended the program", "thread": "ended the thread", "future": "kept in a future"}
+
+
+@dataclass(frozen=True)
+class Count:
+    """One number of the report and what was counted, to be read as a sentence."""
+
+    number: int
+    what: str
+
+def counts(found: Counts, threads_seen: int) -> list[Count]:
+    """Every count with what it counts, and how many of how many where the whole is known."""
+    of = f" of {threads_seen:,} seen" if threads_seen >= found.threads_with_compiled_calls else ""
+
+    def count(number: int, noun: str, rest: str) -> Count:
+        return Count(number, f"{plural(number, noun).split(' ', 1)[1]}{rest}")
+
+    # After the first eight only powers of two are recorded.
+    least = " at least" if found.fallbacks > 8 else ""
+    return [
+        count(found.compiles_after_warmup, "compile", " after warm-up"),
+        count(found.compiles, "compile", " in all"),
+        count(found.threads_with_compiled_calls, "thread", f"{of} called compiled code"),
+        count(found.threads_with_backward, "thread", f"{of} called backward"),
+        count(found.fallbacks, "call", f"{least} of dense attention outside a compiled frame"),
+        count(found.thread_errors, "error", " ended a thread, a future's call or the program"),
+    ]
+
+
+def ending(ended: Ended | None) -> list[str]:
+    """How the process ended, in sentences."""
+    if ended is None:
+        return ["How the process ended is not known: its supervisor left no record."]
+    said = []
+    if ended.deadline_hit:
+        state = {
+            True: " It was idle then: next to no processor time and no new events.",
+            False: " It was still at work then.",
+            None: "",
+        }[ended.idle_at_deadline]
+        said.append(f"The time limit of {ended.timeout_s:g} s was reached.{state}")
+    if ended.interrupted:
+        said.append("The run was interrupted from the keyboard.")
+    if ended.killed_from_outside:
+        said.append("It was killed from outside: neither by itself nor by the harness.")
+    said.append(_status(ended))
+    if ended.disk_full:
+        said.append("The disk of the run folder was full.")
+    if ended.leftovers:
+        said.append(f"{plural(ended.leftovers, 'process', 'processes')} left behind were ended.")
+    if ended.child_failure:
+        said.append(f"The watch failed in the child: {ended.child_failure}")
+    return said
+
+
+def _status(ended: Ended) -> str:
+    after = f"after {ended.wall_s:.1f} s"
+    if ended.signal is not None:
+        name = f" ({ended.signal_name})" if ended.signal_name else ""
+        if ended.deadline_hit:
+            return f"The harness then ended it with signal {ended.signal}{name}, {after}."
+        return f"The process was ended by signal {ended.signal}{name} {after}."
+    if ended.exit_code is not None:
+        return f"The process ended by itself with exit code {ended.exit_code} {after}."
+    return f"The process has no exit status {after}."
+
+
+def outputs(ended: Ended | None) -> list[tuple[str, str]]:
+    """Texts that the process or its supervisor left, with titles; only those that exist."""
+    if ended is None:
+        return []
+    texts = [
+        ("Stacks at the time limit", ended.stacks),
+        ("Stacks at the fatal signal", ended.fatal_stacks),
+        ("End of the program's output", ended.stderr_tail),
+    ]
+    return [(title, body) for title, body in texts if body.strip()]
+
+
+def did(thread: ThreadReport) -> str:
+    """How much of what a thread did."""
+    parts = [
+        plural(thread.compiles, "compile"),
+        plural(thread.misses, "guard miss", "guard misses"),
+        plural(thread.backwards, "backward"),
+        plural(thread.steps, "step"),
+    ]
+    called = "called compiled code" if thread.compiled_calls else "no compiled call"
+    return f"{called}, {', '.join(parts)}, {'ended' if thread.ended else 'its end was not seen'}"
+
+
+def duration(step: LadderStep) -> str:
+    """Seconds that a step took; empty for an instant."""
+    if step.open:
+        return "no end seen"
+    return "" if step.duration_s is None else f"{step.duration_s:.3f}"
+
+
+def warmed(covered: CodeCoverage) -> list[str]:
+    """What the warm-up compiled of one function, compiles for the same context together."""
+    by_context: dict[str, list[str]] = {}
+    for made in covered.warmup:
+        by_context.setdefault(made.context or "context not recorded", []).append(made.inputs)
+    said = []
+    for context, inputs in by_context.items():
+        shapes = "; ".join(dict.fromkeys(text for text in inputs if text))
+        said.append(f"{plural(len(inputs), 'compile')}: {context}" + (f"; {shapes}" * bool(shapes)))
+    return said
+
+
+def versions(of: Environment) -> list[tuple[str, str]]:
+    """The versions that a reader asks for first; only those that are known."""
+    known = [("torch", of.torch), ("triton", of.triton), ("CUDA", of.cuda), ("python", of.python)]
+    gpus = [(plural(len(of.gpus), "GPU"), ", ".join(dict.fromkeys(of.gpus)))] if of.gpus else []
+    cache = [("compile cache", of.cache_state)]
+    return [(name, version) for name, version in known + gpus + cache if version]
+
+
+def read_when(cache: CodeCache) -> str:
+    """When the entries of a cache were read."""
+    return "at the end" if cache.complete else "seen while it ran; its end was not reached"
+
+
+def environment(report: Report) -> list[tuple[str, str]]:
+    """Versions and place of the run, by name; only what is known."""
+    of = report.environment
+    started = ""
+    if of.started_unix:
+        started = datetime.fromtimestamp(of.started_unix, UTC).isoformat(" ", "seconds")
+    rows = [
+        ("torch", of.torch),
+        ("triton", of.triton),
+        ("python", of.python),
+        ("CUDA", of.cuda),
+        ("GPUs", ", ".join(of.gpus)),
+        ("platform", of.platform),
+        ("processors", str(of.cpus or "")),
+        ("harness", of.harness),
+        ("compile cache", " ".join(part for part in (of.cache_state, of.cache_dir) if part)),
+        ("started", started),
+        ("processes", ", ".join(map(str, of.processes))),
+        ("program", shlex.join(of.argv)),
+        *((f"variable {name}", value) for name, value in sorted(of.env.items())),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def not_watched(item: NotWatched) -> str:
+    """Why something was not watched, and which causes that leaves undecided."""
+    said = f"{item.state}: {item.reason}" if item.reason else item.state
+    if item.codes:
+        said += f"; undecided without it: {', '.join(item.codes)}"
+    return said
+
+
+def same_errors(errors: Iterable[ErrorReport]) -> list[list[ErrorReport]]:
+    """Errors grouped by what they say and what explains them, in order of first appearance."""
+    groups: dict[tuple[object, ...], list[ErrorReport]] = {}
+    for error in errors:
+        key = (error.type, error.message, error.explained_by, error.via, error.read)
+        groups.setdefault(key, []).append(error)
+    return list(groups.values())
+
+
+def explained(error: ErrorReport) -> str:
+    """Which findings account for an error, and whether anybody saw it."""
+    by = ", ".join(error.explained_by) or "no finding"
+    said = f"{VIA[error.via]}; explained by {by}"
+    if error.via == "future":
+        said += {
+            True: "; the future was read",
+            False: "; nobody read the future, so the error was lost",
+            None: "; whether the future was read is not known",
+        }[error.read]
+    return said

@@ -1,0 +1,148 @@
+"""What a command is asked to do: dataclasses that are the command line, the file and the record."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_min.cli import to_argv
+from dflash_min.config import TrainConfig, resolve
+from dflash_min.errors import UsageError
+from harness.child.attach import PROBES
+from harness.supervise.expect import check_expectations
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# More GPUs than a host has: what is wrong with none and with these is wrong in itself.
+_MANY_GPUS = 64
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """How a program is watched and what is done with the report."""
+
+    out: Path = Path("reports")
+    """Folder for run folders."""
+    timeout: float = 600.0
+    """Seconds after which the program is ended; a program that hangs is diagnosed then."""
+    json: bool = False
+    """Print report.json instead of the report."""
+    expect: tuple[str, ...] = ()
+    """Roots that must be found, no more and no fewer, such as CR101; or clean."""
+    expect_only: tuple[str, ...] = ()
+    """Findings that must be found, roots or not, no more and no fewer."""
+    keep_cache: bool = False
+    """Use the compile caches that are there, not fresh ones; races in compiling then hide."""
+    no_probe: tuple[str, ...] = ()
+    """Probes to leave out."""
+    compile_detail: bool = True
+    """Read torch's trace log, too: compile ids and a check that no compile was missed."""
+    max_events_mb: int = 256
+    """Bound on recorded steps and the like, in MiB; compiles and errors are always kept."""
+
+    def check(self, known_causes: Sequence[str]) -> None:
+        """Refuse what cannot be done. Raises UsageError."""
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise UsageError(f"--timeout must be a number of seconds above 0, got {self.timeout}")
+        if self.max_events_mb < 1:
+            raise UsageError(f"--max-events-mb must be at least 1, got {self.max_events_mb}")
+        for name in self.no_probe:
+            if name not in PROBES:
+                raise UsageError(f"--no-probe: there is no probe {name}; {', '.join(PROBES)}")
+        check_expectations(self.expect, self.expect_only, known_causes)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The built-in trainer under the watch."""
+
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """The trainer's settings."""
+    watch: WatchOptions = field(default_factory=WatchOptions)
+    """The watch and the report."""
+    verbose: bool = False
+    """Show the trainer's output as it comes."""
+    spec: Path | None = None
+    """TOML file with tables train and watch; flags outrank it."""
+
+    def trainer_arguments(self) -> list[str]:
+        """Return arguments for ``python -m dflash_min.train``."""
+        return to_argv(self.train)
+
+    def drafter_threads(self) -> int:
+        """Return how many drafter threads there will be.
+
+        Raises:
+            UsageError: for settings that are wrong whatever the number of GPUs, which is not
+                known here, without torch. The trainer checks the others.
+        """
+        refusal: UsageError | None = None
+        for gpus in (0, _MANY_GPUS):
+            try:
+                return len(resolve(self.train, gpus).layout.drafters)
+            except UsageError as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
+
+
+@dataclass(frozen=True)
+class WatchSpec:
+    """Any program under the watch."""
+
+    watch: WatchOptions = field(default_factory=WatchOptions)
+    """The watch and the report."""
+    python: str | None = None
+    """Interpreter to run the program with (the one that runs this command)."""
+    passthrough: bool = False
+    """End with the program's own exit code, 128+n for a signal, instead of the verdict's."""
+
+
+def arguments_of_file(path: Path) -> list[str]:
+    """Return the arguments that a ``RunSpec`` file stands for.
+
+    Raises:
+        UsageError: naming the file, and the table or key that is not known.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--spec {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--spec {path}: {error}") from error
+    groups: dict[str, type[DataclassInstance]] = {"train": TrainConfig, "watch": WatchOptions}
+    argv: list[str] = []
+    for name, table in tables.items():
+        if name not in groups or not isinstance(table, Mapping):
+            raise UsageError(f"--spec {path}: there is no table [{name}], only [train] and [watch]")
+        known = {f.name: f.type for f in dataclasses.fields(groups[name])}
+        for key, value in table.items():
+            if key not in known:
+                raise UsageError(f"--spec {path}: [{name}] has no key {key}")
+            argv += _flag(key, value, switch=known[key] in {bool, "bool"})
+    return argv
+
+
+def spec_file(argv: Sequence[str]) -> Path | None:
+    """Return what ``--spec`` names in a command line, before the rest of it is read."""
+    for index, word in enumerate(argv):
+        if word == "--spec" and index + 1 < len(argv):
+            return Path(argv[index + 1])
+        if word.startswith("--spec="):
+            return Path(word.removeprefix("--spec="))
+    return None
+
+
+def _flag(key: str, value: Any, *, switch: bool) -> list[str]:  # noqa: ANN401 - whatever TOML holds
+    flag = "--" + key.replace("_", "-")
+    if isinstance(value, bool):
+        if switch:
+            return [flag if value else flag.replace("--", "--no-", 1)]
+        value = str(value).lower()  # dynamic = true, whose flag takes a word
+    if isinstance(value, list):
+        return [flag, *map(str, value)]
+    return [f"{flag}={value}"]

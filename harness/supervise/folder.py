@@ -1,0 +1,66 @@
+"""Run folders: ``OUT/<UTC time>-<slug>/``, one for each run, readable by their owner only."""
+
+import datetime as dt
+import os
+import re
+import shutil
+from pathlib import Path
+
+from dflash_min.errors import UsageError
+
+EVENTS = "events.jsonl"
+CHILD_LOG = "child.log"
+CACHE = "cache"
+
+
+def make_run_folder(out: Path, slug: str, now: dt.datetime | None = None) -> Path:
+    """Make a new folder under ``out``, which is made too if need be.
+
+    The name is unique however many runs start at the same moment. Mode 0700: a recording holds
+    parts of the environment and of the program's texts.
+
+    Args:
+        out: where run folders are kept.
+        slug: what ran; anything but letters, digits, ``_`` and ``.`` becomes a dash.
+        now: the time in the name, UTC.
+
+    Raises:
+        UsageError: the folder cannot be made or written to.
+    """
+    now = now or dt.datetime.now(dt.UTC)
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", slug).strip("-.")[:48] or "run"
+    stem = f"{now:%Y%m%dT%H%M%SZ}-{slug}"
+    number = 1
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = out / (stem if number == 1 else f"{stem}-{number}")
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                number += 1
+                continue
+            return folder.resolve()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"cannot write to the output folder {out}: {reason}") from error
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Remove a run folder that came to nothing, and its parent if that is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:  # other runs are in it, or it is not ours to remove
+        return
+
+
+def tail(path: Path, size: int) -> str:
+    """Return the last ``size`` bytes of a text file as text; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - size, 0))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""

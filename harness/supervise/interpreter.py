@@ -1,0 +1,104 @@
+"""Whether an interpreter can be watched and what it has, asked before anything is started."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_min.errors import UsageError
+from harness.child import versions
+from harness.child.settings import VARIABLE
+
+PYTHON_FROM = (3, 11)
+TORCH_FROM = (2, 11)
+TORCH_BELOW = (2, 16)
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python interpreter. ``torch`` and ``cuda`` are empty where it has none."""
+
+    path: str
+    python: str
+    torch: str
+    cuda: str
+
+
+def inspect(path: str, module: str | None = None) -> Interpreter:
+    """Ask an interpreter for its versions, without importing torch in it.
+
+    Args:
+        path: the interpreter; a bare name is looked up on PATH.
+        module: a module that it is going to run with ``-m``.
+
+    Raises:
+        UsageError: it cannot be started, is no Python 3.11 or later, or lacks the module.
+    """
+    script = str(Path(versions.__file__))
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
+    try:
+        done = subprocess.run(
+            [path, script, *([module] if module else [])],
+            capture_output=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"cannot start the interpreter {path}: {reason}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"{path} did not answer within {_TIMEOUT_S:.0f} s") from error
+    answer = _answer(done.stdout)
+    if answer is None:
+        raise UsageError(f"{path} is not a Python interpreter that can run the watch")
+    interpreter = Interpreter(
+        path=path,
+        python=str(answer["python"]),
+        torch=str(answer["torch"]),
+        cuda=str(answer["cuda"]),
+    )
+    if (_version(interpreter.python) or (0, 0)) < PYTHON_FROM:
+        raise UsageError(f"Python 3.11 or later is needed; {path} is {interpreter.python}")
+    if not answer["module"]:
+        raise UsageError(f"{path} has no module named {module}")
+    return interpreter
+
+
+def check_torch(interpreter: Interpreter, *, needed: bool) -> None:
+    """Refuse a torch that was never tried, and none where one is needed.
+
+    Raises:
+        UsageError: naming what was found and what is supported.
+    """
+    supported = f"2.{TORCH_FROM[1]} to 2.{TORCH_BELOW[1] - 1}"
+    if not interpreter.torch:
+        if needed:
+            raise UsageError(f"{interpreter.path} has no torch; {supported} is needed")
+        return
+    version = _version(interpreter.torch)
+    if version is None or not TORCH_FROM <= version < TORCH_BELOW:
+        raise UsageError(
+            f"torch {interpreter.torch} is not supported; {supported} is ({interpreter.path})"
+        )
+
+
+def _answer(output: bytes) -> Mapping[str, object] | None:
+    # An interpreter's start-up files may print something before.
+    lines = output.decode("utf-8", errors="replace").strip().splitlines()
+    try:
+        answer = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return None
+    wanted = {"python", "torch", "cuda", "module"}
+    return answer if isinstance(answer, dict) and wanted <= answer.keys() else None
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return None if match is None else (int(match[1]), int(match[2]))

@@ -1,0 +1,71 @@
+"""What is started: the command, the environment that makes it watched, where its output goes."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import __version__
+from harness.child import boot
+from harness.child.settings import VARIABLE, Settings
+from harness.supervise.folder import CACHE
+
+SITE = Path(boot.__file__).with_name("site")
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What of the watch can be chosen, apart from where it goes and how long it lasts."""
+
+    compile_detail: bool = True
+    disabled_probes: tuple[str, ...] = ()
+    max_events_mb: int = 256
+    keep_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program ready to be started.
+
+    Attributes:
+        command: program and arguments.
+        folder: the run folder.
+        watch: settings of the watch.
+        timeout_s: seconds after which the program is ended.
+        log: file that takes the program's stdout and stderr; None: it has ours.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    watch: WatchSettings
+    timeout_s: float
+    log: Path | None = None
+
+    def settings(self, deadline: float) -> Settings:
+        """Settings for the child; ``deadline`` is a value of ``time.monotonic()``."""
+        return Settings(
+            folder=str(self.folder),
+            harness=__version__,
+            compile_detail=self.watch.compile_detail,
+            disabled_probes=self.watch.disabled_probes,
+            max_events_mb=self.watch.max_events_mb,
+            cache_state="kept" if self.watch.keep_cache else "cold",
+            deadline=deadline,
+        )
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        """Return the child's environment: ours, the watch, and a compile cache of its own.
+
+        With inductor's caches of an earlier run nothing is traced or compiled anew, and with that
+        the races in doing so are gone.
+        """
+        environment = dict(os.environ)
+        environment[VARIABLE] = settings.dumps()
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{before}" if before else str(SITE)
+        if not self.watch.keep_cache:
+            cache = self.folder / CACHE
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+            environment["TRITON_CACHE_DIR"] = str(cache / "triton")
+        if self.log is not None:  # what a killed program had printed is then in the log
+            environment["PYTHONUNBUFFERED"] = "1"
+        return environment

@@ -1,0 +1,169 @@
+"""Shows that a run is alive: one line on a terminal, the program's own output, or neither."""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from harness.supervise.folder import EVENTS
+
+_REFRESH_S = 0.25
+_CHUNK = 1 << 20
+
+
+class _Data(msgspec.Struct):
+    name: str = ""
+    step: int = 0
+
+
+class _Line(msgspec.Struct):
+    point: str
+    edge: str = ""
+    data: _Data | None = None
+
+
+class Growing:
+    """A file that another process appends to, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def new_bytes(self) -> bytes:
+        """Return what has come since the last call, at most a mebibyte; nothing if unreadable."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read(_CHUNK)
+        except OSError:
+            return b""
+        self._offset += len(new)
+        return new
+
+    def new_lines(self) -> list[bytes]:
+        """Return the lines that have been completed since the last call."""
+        *lines, self._rest = (self._rest + self.new_bytes()).split(b"\n")
+        return lines
+
+
+class Counters:
+    """What a recording says so far, counted from its lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._events = Growing(folder / EVENTS)
+        self._segment: tuple[str, Growing] | None = None
+        self._decode = msgspec.json.Decoder(_Line).decode
+        self.phase = "starting"
+        self.step: int | None = None
+        self.threads = 0
+        self.compiles = 0
+        self.misses = 0
+        self.errors = 0
+
+    def update(self) -> None:
+        """Read what has come since the last call."""
+        lines = self._events.new_lines()
+        newest = max(self._folder.glob("steady-*.jsonl"), default=None)
+        if newest is not None:
+            if self._segment is None or self._segment[0] != newest.name:
+                self._segment = (newest.name, Growing(newest))
+            lines += self._segment[1].new_lines()
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):
+                self._count(self._decode(line))
+
+    def text(self) -> str:
+        """Return the counts as words."""
+        step = [] if self.step is None else [f"step {self.step}"]
+        counts = [
+            f"{self.threads} threads started",
+            f"{self.compiles} compiles",
+            f"{self.misses} guard misses",
+            f"{self.errors} errors",
+        ]
+        return " · ".join([self.phase, *step, *counts])
+
+    def _count(self, line: _Line) -> None:
+        match line.point, line.edge:
+            case "phase", "enter" if line.data is not None:
+                self.phase = line.data.name
+            case "step", _ if line.data is not None:
+                self.step = max(self.step or 0, line.data.step)
+            case "thread_start", _:
+                self.threads += 1
+            case "dynamo_compile", "enter":
+                self.compiles += 1
+            case "guard_miss", _:
+                self.misses += 1
+            case "thread_error", _:
+                self.errors += 1
+
+
+class Progress:
+    """Shows progress on stderr while the program runs; a context manager.
+
+    Args:
+        prog: the command's name.
+        folder: the run folder.
+        log: the program's output, to be copied to stderr; None: show one line instead.
+        quiet: the program itself writes to our terminal, so show nothing.
+
+    Off a terminal there is a line at the start and no other.
+    """
+
+    def __init__(self, prog: str, folder: Path, *, log: Path | None, quiet: bool) -> None:
+        self._prog = prog
+        self._start = "" if quiet else f"{prog}: recording in {folder}"
+        self._counters = Counters(folder)
+        self._log = None if log is None else Growing(log)
+        self._began = self._next = time.monotonic()
+        console = Console(stderr=True)
+        self._live: Live | None = None
+        if not quiet and log is None and console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._start:
+            print(self._start, file=sys.stderr, flush=True)
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._copy_log()
+        if self._live is not None:
+            self._live.__exit__(kind, error, traceback)
+
+    def tick(self) -> None:
+        """Show what is new, at most four times a second."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _REFRESH_S
+        self._copy_log()
+        if self._live is not None:
+            self._counters.update()
+            minutes, seconds = divmod(int(now - self._began), 60)
+            line = f"{self._prog} {minutes:02d}:{seconds:02d} · {self._counters.text()}"
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def _copy_log(self) -> None:
+        if self._log is None:
+            return
+        while new := self._log.new_bytes():
+            sys.stderr.buffer.write(new)
+            sys.stderr.buffer.flush()

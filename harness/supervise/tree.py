@@ -1,0 +1,161 @@
+"""The watched program's process tree: its CPU time, its stacks, and what is left of it."""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from harness.child.settings import VARIABLE
+
+# A tree that waits for something uses a few milliseconds a second for timers and heartbeats.
+_IDLE_SHARE = 0.05
+_DUMP_TIMEOUT_S = 20.0
+_DUMPED_PROCESSES = 8
+_POLL_S = 0.05
+_MAX_STACKS = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a process tree had done at one moment.
+
+    Attributes:
+        at: ``time.monotonic()``.
+        cpu_s: user and system seconds by process id.
+        recorded: bytes of events.
+    """
+
+    at: float
+    cpu_s: dict[int, float]
+    recorded: int
+
+    @classmethod
+    def now(cls, pid: int, folder: Path) -> "Activity":
+        """Look at the tree below ``pid`` and at the recording in ``folder``."""
+        cpu: dict[int, float] = {}
+        for process in processes(pid):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu[process.pid] = times.user + times.system
+        recorded = 0
+        for path in folder.glob("*.jsonl"):
+            with contextlib.suppress(OSError):  # a segment may just have been deleted
+                recorded += path.stat().st_size
+        return cls(time.monotonic(), cpu, recorded)
+
+    def idle_since(self, before: "Activity") -> bool:
+        """Whether nothing was recorded and next to no CPU used (5 % of one) since ``before``."""
+        if self.recorded != before.recorded:
+            return False
+        used = sum(s - before.cpu_s.get(pid, 0.0) for pid, s in self.cpu_s.items())
+        return used < _IDLE_SHARE * (self.at - before.at)
+
+
+def processes(pid: int) -> list[psutil.Process]:
+    """Return the process and its descendants, itself first; empty if it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def dump_stacks(pid: int, folder: Path) -> tuple[str, bool]:
+    """Take the Python stacks of a process and of its descendants that recorded events.
+
+    Returns:
+        The stacks, or why there are none, and whether there are any.
+    """
+    tool = Path(sys.executable).with_name("py-spy")
+    command = str(tool) if tool.exists() else shutil.which("py-spy")
+    if command is None:
+        return "py-spy is not installed", False
+    texts: list[str] = []
+    worked = False
+    for process in list(_recording(pid, folder))[:_DUMPED_PROCESSES]:
+        text, ok = _dump(command, process.pid)
+        texts.append(text)
+        worked = worked or ok
+    return "\n\n".join(texts)[:_MAX_STACKS], worked
+
+
+def _recording(pid: int, folder: Path) -> Iterator[psutil.Process]:
+    for process in processes(pid):
+        if process.pid == pid or (folder / f"events-{process.pid}.jsonl").exists():
+            yield process
+
+
+def _dump(command: str, pid: int) -> tuple[str, bool]:
+    try:
+        done = subprocess.run(
+            [command, "dump", "--pid", str(pid)],
+            capture_output=True,
+            timeout=_DUMP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"py-spy did not finish within {_DUMP_TIMEOUT_S:.0f} s", False
+    except OSError as error:
+        return f"py-spy could not be started: {error}", False
+    if done.returncode != 0:
+        why = " ".join(done.stderr.decode("utf-8", errors="replace").split())
+        return f"py-spy could not look into process {pid}: {why}", False
+    return done.stdout.decode("utf-8", errors="replace"), True
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that were started with ``mark`` as their watch settings.
+
+    The mark is inherited with the environment, so this finds descendants whose parents are gone
+    and those that made a session of their own.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(VARIABLE) == mark:
+                found.append(process)
+    return found
+
+
+def end_leftovers(mark: str, grace_s: float = 2.0) -> int:
+    """End the processes that the program has left behind; return how many had to be ended.
+
+    Helpers such as inductor's compile workers notice by themselves that the program is gone, and
+    are given ``grace_s`` seconds to do so.
+    """
+    left = _still_alive(marked(mark), grace_s)
+    if not left:
+        return 0
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        # Looked for again: something may have been started in the meantime.
+        alive = marked(mark)
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                end(process)
+        if not _still_alive(alive, grace_s):
+            break
+    return len(left)
+
+
+def _still_alive(found: list[psutil.Process], grace_s: float) -> list[psutil.Process]:
+    """Wait until none runs, at most ``grace_s`` seconds; return those that still do."""
+    deadline = time.monotonic() + grace_s
+    # psutil's own wait waits for zombies too, and a container's first process may never reap them.
+    while (alive := [process for process in found if _runs(process)]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(_POLL_S)
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,1 @@
+"""The parsed, indexed events of one run. Nothing here imports torch."""

@@ -1,0 +1,57 @@
+"""Fixtures that several test modules of the trainer share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from dflash_min.config import ModelConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: runs on a CUDA device, and is skipped without one")
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Small tensors on busy cores: with several OpenMP threads they take ten times as long.
+
+    Not for tests that call compiled code from several threads: new threads keep the default, and
+    dynamo guards on the number.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def compiled_graphs() -> Iterator[Callable[[], int]]:
+    """Start from empty caches and count the graphs compiled since."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def small_config() -> ModelConfig:
+    """Two drafter layers reading two of six target layers; two query heads a key head."""
+    return ModelConfig(
+        hidden=32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        mlp=48,
+        layers=2,
+        target_layers=6,
+        block_size=4,
+        vocab=64,
+        mask_token_id=63,
+    )

@@ -1,0 +1,74 @@
+"""Small runs that several test modules of the trainer share."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dflash_min.config import TrainConfig, resolve
+from dflash_min.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+SIZES: dict[str, Any] = {
+    "device": "cpu",
+    "hidden": 16,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 8,
+    "mlp": 16,
+    "block_size": 4,
+    "anchors": 32,
+    "loss_chunk": 48,
+    "warmup_lens": (64, 80),
+    "seq_lens": (96, 128),
+    "steps": 3,
+}
+
+
+def small(**settings: Any) -> Trainer:
+    """Build a trainer that takes a second or two, with compiled attention."""
+    return Trainer(resolve(TrainConfig(**{**SIZES, **settings}), gpus=0))
+
+
+def small_dense(**settings: Any) -> Trainer:
+    """Build a trainer that compiles nothing: for what does not depend on attention."""
+    trainer = small(warmup="none", **settings)
+    for replica in trainer.replicas:
+        replica.forward = replica.forward_dense
+    return trainer
+
+
+def state(module: nn.Module) -> dict[str, bytes]:
+    """Return every weight's bits."""
+    return {name: value.numpy().tobytes() for name, value in module.state_dict().items()}
+
+
+def workers() -> list[str]:
+    """Return the names of the trainer's threads that are alive."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(("target-", "drafter-"))]
+
+
+@contextmanager
+def compiles() -> Iterator[Counter[str]]:
+    """Count dynamo's compiles by the name of the thread that does them."""
+    counts: Counter[str] = Counter()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "dynamo_start" in getattr(record, "metadata", {}):
+                counts[record.threadName or ""] += 1
+
+    handler = Handler()
+    logging.getLogger("torch.__trace").addHandler(handler)
+    try:
+        yield counts
+    finally:
+        logging.getLogger("torch.__trace").removeHandler(handler)

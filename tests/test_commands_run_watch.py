@@ -1,0 +1,310 @@
+"""``harness.run`` and ``harness.watch`` as commands: bad input, exit codes, what they leave."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness import run, watch
+from harness.diagnosis.report import loads
+from harness.spec import RunSpec, arguments_of_file
+from harness.supervise import flow
+
+ROOT = Path(__file__).parents[1]
+REPORTS = {"report.json", "report.md", "report.html", "events.jsonl", "ended.json"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def command(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", name, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def program(text: str) -> str:
+    Path("program.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    return "program.py"
+
+
+def run_folder() -> Path:
+    (folder,) = Path("reports").iterdir()
+    return folder
+
+
+def fake_python(python: str, torch: str) -> str:
+    answer = json.dumps({"python": python, "torch": torch, "cuda": "", "module": True})
+    return f"#!/bin/sh\necho '{answer}'\n"
+
+
+FILES = {
+    "a-file": "",
+    "broken.toml": "[train\n",
+    "table.toml": "[trainer]\nthreads = 3\n",
+    "key.toml": "[train]\nthread = 3\n",
+    "value.toml": "[train]\nthreads = 'many'\n",
+    "old-python": fake_python("3.10.1", ""),
+    "old-torch": fake_python("3.11.1", "2.10.0"),
+    "script.py": "",
+}
+
+BAD_RUN = {
+    "--warmup bogus": "--warmup",
+    "--threads 0": "--threads must be at least 1",
+    "--threads three": "--threads",
+    "--no-such-flag": "no-such-flag",
+    "--layout five": "--layout 'five' is not TARGETS+DRAFTERS",
+    "--layout 5+3 --threads 4": "--layout 5+3",
+    "--seq-lens 4": "shorter than a block",
+    "--anchors some": "--anchors",
+    "--timeout 0": "--timeout must be a number of seconds above 0",
+    "--timeout nan": "--timeout must be a number of seconds above 0",
+    "--max-events-mb 0": "--max-events-mb must be at least 1",
+    "--no-probe everything": "there is no probe everything",
+    "--expect CR1": "CR1 is neither clean nor a code",
+    "--expect CR999": "there is no cause CR999",
+    "--expect clean,CR101": "clean stands alone",
+    "--expect CR101 --expect-only CR101": "exclude each other",
+    "--spec absent.toml": "--spec absent.toml: No such file",
+    "--spec broken.toml": "--spec broken.toml: ",
+    "--spec table.toml": "no table [trainer]",
+    "--spec key.toml": "[train] has no key thread",
+    "--spec value.toml": "--threads",
+    "--out a-file": "cannot write to the output folder a-file",
+    "--out a-file/deep": "cannot write to the output folder a-file/deep",
+}
+BAD_WATCH = {
+    "": "no program is given after --",
+    "script.py": "script.py",
+    "-- absent.py": "absent.py: no such script",
+    "-- -I script.py": "python -I keeps the watch out",
+    "-- -m absent.module": "has no module named absent.module",
+    "--python absent -- script.py": "cannot start the interpreter absent",
+    "--python ./old-python -- script.py": "Python 3.11 or later is needed",
+    "--python ./old-torch -- script.py": "torch 2.10.0 is not supported; 2.11 to 2.15 is",
+    "--python ./a-file -- script.py": "cannot start the interpreter ./a-file",
+    "--timeout -1 -- script.py": "--timeout must be",
+    "--out a-file -- script.py": "cannot write to the output folder",
+}
+
+
+@pytest.fixture
+def files(tmp_path) -> list[Path]:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+        if name.startswith("old"):
+            (tmp_path / name).chmod(0o755)
+    return sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [(run.main, words, message) for words, message in BAD_RUN.items()]
+    + [(watch.main, words, message) for words, message in BAD_WATCH.items()],
+    ids=[f"run {words}" for words in BAD_RUN] + [f"watch {words}" for words in BAD_WATCH],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    main, words, message, files, tmp_path, capsys
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    prog = "harness.run" if main is run.main else "harness.watch"
+    assert said.err.startswith(f"{prog}: error: ")
+    assert message in said.err
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_what_only_the_trainer_can_refuse_is_one_line_too(tmp_path) -> None:
+    (tmp_path / "data.txt").write_bytes(b"\x00\xff\x00binary")
+    done = command("harness.run", "--data", "data.txt", "--threads", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    start, line = done.stderr.splitlines()
+    assert start.startswith("harness.run: recording in ")
+    assert line.startswith("harness.run: error: ")
+    assert "data.txt" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_a_program_without_compiled_code_is_nothing_ran_and_is_reported_all_the_same() -> None:
+    done = command("harness.watch", "--", program("import sys; print(sys.argv[1:])"), "--x", "a b")
+    assert done.returncode == 5
+    assert done.stdout.startswith("['--x', 'a b']\n")
+    assert "NOTHING RAN" in done.stdout
+    assert done.stderr == ""
+    folder = run_folder()
+    assert folder.name.endswith("-watch-program")
+    assert {path.name for path in folder.iterdir()} == REPORTS
+    report = loads((folder / "report.json").read_bytes())
+    assert (report.verdict, report.exit_code) == ("nothing ran", 5)
+    assert report.ended is not None
+    assert report.ended.exit_code == 0
+    assert report.replay == "python -m harness.watch -- program.py --x 'a b'"
+
+
+def test_json_is_the_report_and_nothing_else() -> None:
+    done = command("harness.watch", "--json", "--out", "elsewhere", "--", program("pass"))
+    assert done.returncode == 5
+    (folder,) = Path("elsewhere").iterdir()
+    assert done.stdout == (folder / "report.json").read_text()
+    assert json.loads(done.stdout)["verdict"] == "nothing ran"
+
+
+ENDS = {
+    "import sys; sys.exit(7)": 7,
+    "1 / 0": 1,
+    "pass": 0,
+    "import ctypes; ctypes.string_at(0)": 139,
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": 137,
+}
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_passthrough_gives_the_programs_own_code(text) -> None:
+    done = command("harness.watch", "--passthrough", "--", program(text))
+    assert done.returncode == ENDS[text]
+    assert {path.name for path in run_folder().iterdir()} >= REPORTS
+
+
+def test_a_module_runs_as_python_would_run_it() -> None:
+    Path("pack").mkdir()
+    Path("pack/__init__.py").touch()
+    Path("pack/train.py").write_text("import sys; print(__name__, __package__, sys.argv[1:])")
+    done = command("harness.watch", "--", "-m", "pack.train", "--lr", "1")
+    assert done.stdout.startswith("__main__ pack ['--lr', '1']\n")
+    assert run_folder().name.endswith("-watch-pack.train")
+
+
+def test_an_interpreter_that_shuts_the_watch_out_is_a_failure_not_a_pass(tmp_path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
+    python.chmod(0o755)
+    done = command("harness.watch", "--python", str(python), "--", program("print('ran')"))
+    assert done.returncode == 3
+    assert done.stdout.startswith("ran\n")
+    report = loads((run_folder() / "report.json").read_bytes())
+    assert report.verdict == "failed"
+    assert report.headline.startswith("The program was not watched: its interpreter did not load")
+
+
+def test_ctrl_c_still_gives_the_report() -> None:
+    text = """
+        import time
+        print("up", flush=True)
+        try: time.sleep(60)
+        except KeyboardInterrupt: print("saved", flush=True)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.watch", "--", program(text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.startswith("saved\n")
+    assert "Traceback" not in err
+    report = loads((run_folder() / "report.json").read_bytes())
+    assert report.ended is not None
+    assert report.ended.interrupted
+
+
+def test_a_hang_is_ended_at_the_deadline_and_reported() -> None:
+    text = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    began = time.monotonic()
+    done = command("harness.watch", "--timeout", "2.5", "--", program(text))
+    assert 2.5 < time.monotonic() - began < 40
+    assert done.returncode in {1, 4}
+    report = loads((run_folder() / "report.json").read_bytes())
+    assert report.ended is not None
+    assert (report.ended.deadline_hit, report.ended.idle_at_deadline) == (True, True)
+    assert "program.py" in report.ended.stacks
+
+
+def test_a_failing_diagnosis_loses_nothing(monkeypatch, capsys) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("a\nrule")
+
+    monkeypatch.setattr(flow, "diagnose", broken)
+    assert watch.main(["--", program("pass")]) == 3
+    folder = run_folder()
+    assert {"events.jsonl", "ended.json"} <= {path.name for path in folder.iterdir()}
+    assert "LookupError" in (folder / "harness-failure.txt").read_text()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(folder.resolve()) in said
+
+
+@pytest.mark.parametrize("flag", ["", "--json"])
+def test_a_reader_that_has_gone_is_no_failure(flag) -> None:
+    watched = f"{sys.executable} -m harness.watch {flag} -- {program('pass')}"
+    shell = f"{watched} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (5, "")
+
+
+def test_a_spec_file_says_the_same_as_flags_which_outrank_it(tmp_path) -> None:
+    (tmp_path / "spec.toml").write_text(
+        "[train]\nthreads = 2\nwarmup = 'no_grad'\nseq_lens = [192, 224]\ndynamic = true\n"
+        "activation_checkpointing = false\n[watch]\nexpect = ['CR101']\ntimeout = 90\n"
+        "compile_detail = false\n"
+    )
+    from dflash_min.cli import parse
+
+    argv = arguments_of_file(tmp_path / "spec.toml")
+    spec = parse(RunSpec, [*argv, "--threads", "4"], prog="x", description="")
+    assert (spec.train.threads, spec.train.warmup, spec.train.seq_lens) == (
+        4,
+        "no_grad",
+        (192, 224),
+    )
+    assert (spec.train.dynamic, spec.train.activation_checkpointing) == ("true", False)
+    assert (spec.watch.expect, spec.watch.timeout) == (("CR101",), 90.0)
+    assert not spec.watch.compile_detail
+    again = parse(RunSpec, spec.trainer_arguments(), prog="x", description="")
+    assert again.train == spec.train
+    assert spec.drafter_threads() == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [("", 3), ("--threads 5", 5), ("--layout 5+2", 2), ("--drafters cuda:0,cuda:1", 2)],
+)
+def test_how_many_drafter_threads_there_will_be(words, threads) -> None:
+    from dflash_min.cli import parse
+
+    assert parse(RunSpec, words.split(), prog="x", description="").drafter_threads() == threads
+
+
+def test_run_trains_under_the_watch_and_finds_the_no_grad_warmup(tmp_path) -> None:
+    (tmp_path / "spec.toml").write_text("[train]\nthreads = 2\nsteps = 2\nwarmup = 'no_grad'\n")
+    arguments = ("--spec", "spec.toml", "--device", "cpu", "--expect", "CR101", "--json")
+    done = command("harness.run", *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = msgspec.json.decode(done.stdout)
+    assert [f["code"] for f in report["findings"] if f["root"]] == ["CR101"]
+    assert report["counts"]["threads_with_backward"] == 2
+    folder = run_folder()
+    assert folder.name.endswith("-run-no_grad")
+    assert {path.name for path in folder.iterdir()} >= {*REPORTS, "child.log"}
+    assert not (folder / "cache").exists()
+    assert list(folder.glob("steady-*.jsonl"))
+    assert (folder / "child.log").stat().st_size > 0
+    assert report["ended"]["command"][1:3] == ["-m", "dflash_min.train"]
+    assert report["replay"] == f"python -m harness.run {' '.join(arguments)}"
