@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dflash_min.errors import Stopped
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -78,11 +80,11 @@ class Average:
             `sums` summed over the replicas.
 
         Raises:
-            threading.BrokenBarrierError: after `abort`.
+            Stopped: after `abort`.
         """
         self._grads[rank] = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         self._sums[rank] = sums
-        self._barrier.wait()
+        self.meet()
         totals = tuple(sum(column) for column in zip(*self._sums, strict=True))
         for p, *grads in zip(parameters, *self._grads, strict=True):
             # A batch without a single label has weight 0 and gradient 0.
@@ -90,19 +92,22 @@ class Average:
         return totals
 
     def meet(self) -> None:
-        """Wait until all replicas have stepped.
+        """Wait until all replicas are here: with their gradients made, or with their step done.
 
-        It keeps gradients alive until all have read them. And no replica steps while another
+        The second keeps gradients alive until all have read them. And no replica steps while another
         compiles in its next forward: torch's AdamW branches on `torch.compiler.is_compiling()`,
         which from torch 2.13 on is true in every thread while one compiles.
 
         Raises:
-            threading.BrokenBarrierError: after `abort`.
+            Stopped: after `abort`.
         """
-        self._barrier.wait()
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise Stopped from None
 
     def abort(self) -> None:
-        """End every wait, present and future, with `threading.BrokenBarrierError`."""
+        """End every wait, present and future, with `Stopped`."""
         self._barrier.abort()
 
 

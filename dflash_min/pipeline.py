@@ -13,6 +13,7 @@ import torch
 from torch._dynamo import config as dynamo_config
 
 from dflash_min import observe
+from dflash_min.errors import Stopped
 from dflash_min.optim import Average, Optimizer
 from dflash_min.replica import Batch, training_batch
 
@@ -38,10 +39,6 @@ class StepReport:
     tokens: int
     seconds: float
     """Of the slowest drafter, waiting for targets included."""
-
-
-class Stopped(Exception):  # noqa: N818  # not an error of the thread that it ends
-    """Raised in a thread that waits for another while the pipeline stops."""
 
 
 class Channel(Generic[_T]):
@@ -179,7 +176,7 @@ class Pipeline:
         def body() -> None:
             try:
                 work(index)
-            except (Stopped, threading.BrokenBarrierError):
+            except Stopped:
                 return
             except BaseException as error:  # noqa: BLE001  # raised again by run
                 self._fail(name, error)

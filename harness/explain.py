@@ -1,6 +1,7 @@
 """``python -m harness.explain CR101``: what a cause is, why it happens and what removes it."""
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from dflash_min.cli import fail, parse
 from harness.causes import CAUSES
 from harness.causes.base import Explanation
 from harness.exits import ExitCode
+from harness.render.output import reader_may_leave
 from harness.render.page import Page
 from harness.render.text import words
 
 PROG = "harness.explain"
+NEAREST = 3
+"""How many causes are named where an unknown one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,29 @@ def look_up(word: str, known: Mapping[str, Explanation]) -> Explanation:
     Raises:
         KeyError: there is none; the argument says so and names the nearest ones.
     """
-    by_word = {each.code.lower(): each for each in known.values()}
-    by_word |= {each.title.lower(): each for each in known.values()}
-    if word.lower() in by_word:
-        return by_word[word.lower()]
-    near = difflib.get_close_matches(word.lower(), by_word, n=3, cutoff=0.5)
-    names = list(dict.fromkeys(f"{by_word[hit].code} {by_word[hit].title}" for hit in near))
-    hint = f"nearest: {', '.join(names)}" if names else "see --list"
-    raise KeyError(f"unknown cause {word!r}; {hint}")
+    by_title = {each.title: each for each in known.values()}
+    number = re.fullmatch(r"(?:cr)?(\d+)", word.lower())
+    if number:
+        code, near = f"CR{number[1]}", _near_codes(int(number[1]), known)
+        if code in known:
+            return known[code]
+    else:
+        if word.lower() in by_title:
+            return by_title[word.lower()]
+        near = difflib.get_close_matches(word.lower(), by_title, n=NEAREST, cutoff=0.5)
+        near = [by_title[title].code for title in near]
+    names = ", ".join(f"{code} {known[code].title}" for code in near)
+    raise KeyError(f"unknown cause {word!r}; {f'nearest: {names}' if names else 'see --list'}")
+
+
+def _near_codes(number: int, known: Mapping[str, Explanation]) -> list[str]:
+    """The codes next to a number, those of its own hundred first."""
+
+    def distance(code: str) -> tuple[bool, int]:
+        other = int(code[2:])
+        return other // 100 != number // 100, abs(other - number)
+
+    return sorted(known, key=distance)[:NEAREST]
 
 
 def print_explanation(explanation: Explanation, console: Console | None = None) -> None:
@@ -70,7 +89,7 @@ def print_explanation(explanation: Explanation, console: Console | None = None) 
         page.put(page.text(words(body)), 2)
     if explanation.remedy.snippet:
         page.blank()
-        page.put(page.text(explanation.remedy.snippet.strip("\n"), "cyan"), 4)
+        page.code(explanation.remedy.snippet, 4)
     if explanation.remedy.seen_to_work:
         page.blank()
         page.put(page.text(words(f"Seen to work: {explanation.remedy.seen_to_work}")), 2)
@@ -107,15 +126,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         fail(PROG, error.args[0])
     if args.all:
         wanted = [*known.values()]
-    if args.as_json:
-        content = wanted[0] if len(args.codes) == 1 and not args.all else wanted
-        print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
-    elif args.all:
-        print_list(known)
-    else:
-        for number, explanation in enumerate(wanted):
-            print("\n" * bool(number), end="")
-            print_explanation(explanation)
+    with reader_may_leave():
+        if args.as_json:
+            content = wanted[0] if len(args.codes) == 1 and not args.all else wanted
+            print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+        elif args.all:
+            print_list(known)
+        else:
+            for number, explanation in enumerate(wanted):
+                print("\n" * bool(number), end="")
+                print_explanation(explanation)
     return ExitCode.CLEAN
 
 

@@ -8,6 +8,7 @@ from dflash_min.cli import fail, parse
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.diagnosis.build import Expectations
+from harness.exits import ExitCode
 from harness.spec import RunSpec, arguments_of_file, spec_file
 from harness.supervise.flow import Job, run_job
 from harness.supervise.interpreter import check_torch, inspect
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except UsageError as error:
         fail(PROG, str(error))
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
 
 
 if __name__ == "__main__":

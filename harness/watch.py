@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dflash_min.cli import fail, parse
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
+from harness.exits import ExitCode
 from harness.spec import WatchSpec
 from harness.supervise.flow import Job, run_job
 from harness.supervise.interpreter import check_torch, inspect
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except UsageError as error:
         fail(PROG, str(error))
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
 
 
 if __name__ == "__main__":

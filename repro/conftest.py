@@ -79,14 +79,16 @@ def visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _run(command: list[str]) -> Result:
+def _run(command: list[str], out: Path, *rest: str) -> Result:
     run = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command, "--out", str(out), *rest],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert run.returncode in (0, 1, 4), f"{run.args}\n{run.stderr[-4000:]}"
-    # A watched program's own output precedes the report on the same stream.
-    text = run.stdout if run.stdout.startswith("{") else run.stdout[run.stdout.index("\n{") + 1 :]
-    return Result(json.loads(text), run.returncode)
+    saved = list(out.glob("*/report.json"))
+    assert len(saved) == 1, f"{run.args} left {len(saved)} reports\n{run.stderr[-4000:]}"
+    return Result(json.loads(saved[0].read_text()), run.returncode)
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def train(tmp_path: Path) -> Callable[..., Result]:
     """Run the trainer under the watch: ``train("--warmup", "no_grad")``."""
 
     def run(*flags: str) -> Result:
-        return _run(["harness.run", "--json", "--out", str(tmp_path), *flags])
+        return _run(["harness.run", *flags], tmp_path)
 
     return run
 
@@ -105,7 +107,7 @@ def watch(tmp_path: Path) -> Callable[..., Result]:
 
     def run(program: str, *arguments: str) -> Result:
         script = str(PROGRAMS / program)
-        return _run(["harness.watch", "--json", "--out", str(tmp_path), "--", script, *arguments])
+        return _run(["harness.watch"], tmp_path, "--", script, *arguments)
 
     return run
 

@@ -20,12 +20,13 @@ BUILT = {cause.EXPLANATION.code for cause in CAUSES}
 
 
 def watch(case: str, out: Path) -> dict:
-    command = [sys.executable, "-m", "harness.watch", "--json", "--out", str(out)]
-    command += ["--timeout", "120", "--", str(CASES / case)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "harness.watch", "--out", str(out), "--timeout", "120"]
+    run = subprocess.run(
+        [*command, "--", str(CASES / case)], capture_output=True, text=True, check=False
+    )
     assert run.returncode in (0, 1), run.stderr[-3000:]
-    # The program's own output precedes the report on the same stream.
-    report: dict = json.loads(run.stdout[run.stdout.index("\n{") + 1 :])
+    (saved,) = out.glob("*/report.json")
+    report: dict = json.loads(saved.read_text())
     assert report["exit_code"] == run.returncode
     return report
 

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from harness import run, watch
+from harness.child.recorder import Recorder
 from harness.diagnosis.report import loads
 from harness.spec import RunSpec, arguments_of_file
 from harness.supervise import flow
+from harness.supervise.ended import Ended
 
 ROOT = Path(__file__).parents[1]
 REPORTS = {"report.json", "report.md", "report.html", "events.jsonl", "ended.json"}
@@ -139,11 +141,23 @@ def test_what_only_the_trainer_can_refuse_is_one_line_too(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+@pytest.mark.parametrize("worked", [False, True])
+def test_exit_code_2_after_some_work_is_not_taken_for_a_usage_error(tmp_path, worked) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.emit("header", {"schema": 1})
+    if worked:
+        recorder.emit("dynamo_compile", {"code": {}}, edge="enter")
+    ended = Ended(exit_code=2, stderr_tail="warning: x\ntrain: error: --data: is empty\n")
+    assert flow._refusal(ended, tmp_path) == (None if worked else "--data: is empty")
+    assert flow._refusal(Ended(exit_code=2, stderr_tail="Traceback\nE: x"), tmp_path) is None
+    assert flow._refusal(Ended(exit_code=1, stderr_tail=ended.stderr_tail), tmp_path) is None
+
+
 def test_a_program_without_compiled_code_is_nothing_ran_and_is_reported_all_the_same() -> None:
     done = command("harness.watch", "--", program("import sys; print(sys.argv[1:])"), "--x", "a b")
     assert done.returncode == 5
     assert done.stdout.startswith("['--x', 'a b']\n")
-    assert "NOTHING RAN" in done.stdout
+    assert "no call of compiled code was seen" in done.stdout
     assert done.stderr == ""
     folder = run_folder()
     assert folder.name.endswith("-watch-program")
@@ -203,8 +217,7 @@ def test_an_interpreter_that_shuts_the_watch_out_is_a_failure_not_a_pass(tmp_pat
 def test_ctrl_c_still_gives_the_report() -> None:
     text = """
         import time
-        print("up", flush=True)
-        try: time.sleep(60)
+        try: print("up", flush=True); time.sleep(60)
         except KeyboardInterrupt: print("saved", flush=True)
     """
     process = subprocess.Popen(

@@ -7,6 +7,7 @@ from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, Statement
 from harness.timeline.model import CodeHistory, Uncovered
+from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -57,15 +58,20 @@ def cold_calls(history: CodeHistory) -> list[Uncovered]:
     """Compiling calls that began before any entry existed, in order."""
     ends = [c.t1 for c in history.compiles if c.made_entry and c.t1 is not None]
     first = min(ends, default=None)
-    calls = [
-        call
-        for call in history.uncovered
-        if call.compile is not None and (call.no_entry or first is None or call.t < first)
-    ]
+    calls = [call for call in history.uncovered if _found_nothing(call, first)]
     threads = {call.tid for call in calls}
     if first is None and len(threads) > 1 and not _overlap(calls):
         return []
     return sorted(calls, key=lambda call: call.t)
+
+
+def _found_nothing(call: Uncovered, first: int | None) -> bool:
+    """Whether a call began before the first entry existed, at time ``first``, and compiled."""
+    if call.compile is None:
+        return False
+    # Torch gives reasons only for entries that the call was checked against.
+    rejected = any(Guard.UNEXPECTED not in reason.guards for reason in call.compile.reasons)
+    return first is None or call.t < first or (call.no_entry and not rejected)
 
 
 def cold_started(history: CodeHistory) -> bool:

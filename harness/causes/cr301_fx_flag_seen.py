@@ -59,6 +59,8 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     seen = [call for call in timeline.flagged if seen_of_other(timeline, call)]
     errors = [error for error in timeline.errors if is_fx_error(error)]
     if seen:
+        tids = {call.tid for call in seen}
+        errors += [e for e in timeline.errors if e.tid in tids and was_patched(e)]
         return Outcome(found=[_finding(timeline, seen, errors)])
     unseen = [error for error in errors if not _was_flagged(timeline, error)]
     return Outcome(found=[_from_text(timeline, unseen)] if unseen else [])
@@ -83,6 +85,18 @@ def is_fx_error(error: ErrorSeen) -> bool:
         and bool(link.frames)
         and link.frames[-1].function == "compile_wrapper"
         for link in error.chain
+    )
+
+
+def was_patched(error: ErrorSeen) -> bool:
+    """Whether a module call was caught by another thread's tracer, which patches ``nn.Module``.
+
+    That is what a call meets that runs eagerly during the other's trace.
+    """
+    return any(
+        frame.function == "module_call_wrapper" and frame.file.endswith("fx/_symbolic_trace.py")
+        for link in error.chain
+        for frame in link.frames
     )
 
 
@@ -197,10 +211,15 @@ def _number(calls: Sequence[FlaggedCall]) -> str:
 def _ended(timeline: Timeline, errors: Sequence[ErrorSeen]) -> list[Statement]:
     found = []
     for error in errors:
-        text = f"`{timeline.name(error.tid)}` ended with that error"
-        if error.via == "future":
-            text = f"A future's call in `{timeline.name(error.tid)}` ended with that error"
-        found.append(Statement(f"{text}.", "observed", (error.seq,)))
+        call = "A future's call in " if error.via == "future" else ""
+        what = "that error"
+        if not is_fx_error(error):
+            what = (
+                f"`{error.error.type}`: its module calls went into the other thread's tracer, "
+                "which patches `nn.Module` for the whole process"
+            )
+        text = f"{call}`{timeline.name(error.tid)}` ended with {what}."
+        found.append(Statement(text, "observed", (error.seq,)))
     return found
 
 
@@ -220,7 +239,7 @@ def _from_text(timeline: Timeline, errors: Sequence[ErrorSeen]) -> Found:
         code="CR301",
         statements=(
             Statement(
-                f"{words.object_(timeline, tids).capitalize()} ended with the FX error, raised in "
+                f"{words.begin(words.object_(timeline, tids))} ended with the FX error, raised in "
                 "`compile_wrapper`.",
                 "observed",
                 words.seqs(error.seq for error in errors),

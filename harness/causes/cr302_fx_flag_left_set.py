@@ -87,7 +87,7 @@ def _how(timeline: Timeline, calls: Sequence[FlaggedCall]) -> Statement:
         return Statement("Who left it set was not seen.", "unknown")
     tids = dict.fromkeys(dense.tid for dense in timeline.dense if dense.seq in before)
     text = (
-        f"{words.object_(timeline, tids).capitalize()} had called `flex_attention` uncompiled "
+        f"{words.begin(words.object_(timeline, tids))} had called `flex_attention` uncompiled "
         "before, which saves and restores the flag without a lock."
     )
     return Statement(text, "inferred", words.seqs(before))

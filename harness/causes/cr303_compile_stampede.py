@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.judging import leader_of, repeats, seqs_of
-from harness.diagnosis.report import Remedy, SharedState, Statement
+from harness.diagnosis.report import Certainty, Remedy, SharedState, Statement
 from harness.timeline.model import CodeHistory, Compile, Uncovered
 from harness.timeline.timeline import Timeline
 
@@ -25,7 +25,8 @@ EXPLANATION = Explanation(
     evidence=(
         "A compile whose call began before another thread's compile of the same code object had "
         "ended, and which made an entry with the same guards, or for which torch found that the "
-        "call passed all guards (`Unexpected recompilation`)."
+        "call passed all guards (`Unexpected recompilation`). From equal inputs and contexts it is "
+        "inferred."
     ),
     remedy=Remedy(
         text=(
@@ -44,6 +45,19 @@ EXPLANATION = Explanation(
     needs=("compiles", "guards", "lock"),
     may_follow=("CR1", "CR2"),
 )
+
+
+_HOW: dict[str, tuple[str, Certainty]] = {
+    "guards": ("the guards of the new entry are the same as those of the one before", "observed"),
+    "reason": (
+        "torch found that the call passed every guard when it was checked again",
+        "observed",
+    ),
+    "call": (
+        "it was for the same inputs in the same context, which the entry before was made for",
+        "inferred",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -124,19 +138,16 @@ def _statements(
 ) -> list[Statement]:
     name = history.code.name
     statements = []
-    for how, reason in (
-        ("guards", "the guards of the new entry are the same as those of the one before"),
-        ("reason", "torch found that the call passed every guard when it was checked again"),
-    ):
+    for how, (reason, certainty) in _HOW.items():
         own = [repeat for repeat in found if repeat.how == how]
         if not own:
             continue
         text = (
-            f"{words.object_(timeline, (r.call.tid for r in own)).capitalize()} compiled `{name}` "
+            f"{words.begin(words.object_(timeline, (r.call.tid for r in own)))} compiled `{name}` "
             f"again after {words.names(timeline, (r.leader.tid for r in own))} had: {reason}."
         )
         evidence = words.seqs(*((*r.compile_.seqs, *r.leader.seqs) for r in own))
-        statements.append(Statement(text, "observed", evidence))
+        statements.append(Statement(text, certainty, evidence))
     waits = [repeat.call.wait for repeat in found if repeat.call.wait is not None]
     if waits:
         total = sum(((wait.t1 or wait.t0) - wait.t0) / 1e9 for wait in waits)

@@ -65,7 +65,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         code="CR401",
         statements=tuple(statements),
         headline=(
-            f"{name.capitalize()} ran `flex_attention` dense, outside compiled code, "
+            f"{words.begin(name)} ran `flex_attention` dense, outside compiled code, "
             f"{'at least ' if number > len(calls) else ''}{words.times(number)}: "
             f"{_bytes(largest.scores_bytes)} of scores for each call at "
             f"{list(largest.shape)} {largest.dtype.removeprefix('torch.')}."

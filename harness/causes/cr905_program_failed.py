@@ -87,7 +87,7 @@ def _statement(timeline: Timeline, error: ErrorSeen, *, zero: bool) -> Statement
     place = f" in `{user[-1].function}` at {user[-1].file}:{user[-1].line}" if user else ""
     end = "; the process still ended with exit code 0" if zero else ""
     text = f"{_who(timeline, error)} raised {short(error)}{place}{end}."
-    return Statement(text[0].upper() + text[1:], "observed", (error.seq,))
+    return Statement(words.begin(text), "observed", (error.seq,))
 
 
 def _exited_by_itself(timeline: Timeline) -> bool:

@@ -87,8 +87,7 @@ def leader_of(history: CodeHistory, call: Uncovered) -> Compile | None:
     """The compile by another thread that this call waited for and then repeated.
 
     It had not ended when the call began, had ended when the call's own compile began, and left an
-    entry that the call would have hit: the two entries' guards are the same, or torch found nothing
-    wrong with it when asked why it recompiled.
+    entry that the call would have hit (see ``repeats``).
     """
     compile_ = call.compile
     if compile_ is None:
@@ -107,10 +106,13 @@ def leader_of(history: CodeHistory, call: Uncovered) -> Compile | None:
 
 
 def repeats(earlier: Compile, later: Compile) -> str | None:
-    """Why ``later`` is known to repeat ``earlier``: ``guards`` or ``reason``; None if it does not.
+    """Why ``later`` is known to repeat ``earlier``; None if it is not.
 
     ``guards``: the two entries' guard texts are equal. ``reason``: torch's reason for the later one
-    is that the call passed every guard when it was checked again.
+    is that the call passed every guard when it was checked again. ``call``: both were made for the
+    same tensors in the same context, and an entry fits the call that it was made for; their guards
+    can still differ, since up to torch 2.11 the options of ``torch.compile`` are patched into a
+    config that all threads share, where one compile can lose them.
     """
     digests = [entry.digest for entry in (earlier.entry, later.entry) if entry and entry.digest]
     if len(digests) == 2 and digests[0] == digests[1]:
@@ -118,7 +120,12 @@ def repeats(earlier: Compile, later: Compile) -> str | None:
     for reason in later.reasons:
         if Guard.UNEXPECTED in reason.guards and reason.entry in {earlier.compile_id, None}:
             return "reason"
-    return None
+    same_context = (
+        earlier.context is not None
+        and later.context is not None
+        and not differing(earlier.context, later.context)
+    )
+    return "call" if same_context and later.inputs and earlier.inputs == later.inputs else None
 
 
 @dataclass(frozen=True, slots=True)

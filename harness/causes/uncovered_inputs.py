@@ -152,7 +152,7 @@ def _overlap(timeline: Timeline, miss: Miss) -> Statement:
     others = history.overlaps(call.tid)
     if others:
         text = (
-            f"{words.object_(timeline, others).capitalize()} called `{call.code.name}` in the same "
+            f"{words.begin(words.object_(timeline, others))} called `{call.code.name}` in the same "
             f"period as `{timeline.name(call.tid)}`."
         )
         return Statement(text, "observed", words.seqs(history.sightings[t].seq for t in others))

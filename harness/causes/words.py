@@ -78,6 +78,11 @@ def object_(timeline: Timeline, tids: Iterable[int]) -> str:
     return f"thread{'s' if len(doers) > 1 else ''} {names(timeline, doers)}"
 
 
+def begin(text: str) -> str:
+    """The text as a sentence's beginning: its first letter a capital, names left alone."""
+    return text[:1].upper() + text[1:]
+
+
 def seqs(*groups: Iterable[int], limit: int = 12) -> tuple[int, ...]:
     """Sequence numbers for a statement's evidence, each once, in order, at most ``limit``."""
     found = sorted({seq for group in groups for seq in group})

@@ -43,7 +43,12 @@ class Detail(logging.Handler):
         self.lock = None
 
     def attach(self) -> None:
-        """Start to listen."""
+        """Start to listen. Raises Unavailable if this torch has no such log.
+
+        With a handler attached torch formats its records, in functions of the standard library
+        that dynamo would compile where a compiled frame was left at a graph break.
+        """
+        symbols.stop_dynamo_below(symbols.TRACE_STRUCTURED.get().__code__)
         logging.getLogger(symbols.TRACE_LOGGER).addHandler(self)
 
     def compile_begins(self, reasons: list[str]) -> None:

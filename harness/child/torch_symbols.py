@@ -8,10 +8,10 @@ that have it, and the probe is then reported as missing. Versions were read in t
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from .probes import Unavailable
@@ -85,6 +85,7 @@ FX_MODULE_GETATTR = Symbol(_FX, "_orig_module_getattr")
 FX_CURRENT_META = Symbol("torch.fx.traceback", "current_meta")
 IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compiles since 2.13
 
+THREAD_STORAGE = Symbol("torch._guards", "_TLS")  # compile_wrapper reads it on every call
 COMPILE = Symbol(_CONVERT, "_compile")
 COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
 METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
@@ -92,6 +93,10 @@ SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
 SKIP_FILES_CHECK = Symbol("torch._dynamo.trace_rules", "check_file")
 DYNAMO_CONFIG = Symbol("torch._dynamo.config", "_config")
 CONFIG_UNSET = Symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+TRACE_STRUCTURED = Symbol("torch._logging._internal", "trace_structured")
+SET_EXEC_STRATEGY = Symbol(_EVAL, "set_code_exec_strategy")
+EXEC_STRATEGY = Symbol(_EVAL, "_FrameExecStrategy")
+EXEC_SKIP = Symbol(_EVAL, "_FrameAction.SKIP")
 SET_GUARD_HOOK = Symbol(_EVAL, "set_guard_complete_hook")
 CACHE_ENTRIES = Symbol(_EVAL, "_debug_get_cache_entry_list")
 GLOBAL_STATE = Symbol("torch._C._dynamo.guards", "GlobalStateGuard")
@@ -124,6 +129,19 @@ _GRAPH_RUNNERS = (
 _AOT_RUNTIME = _GRAPH_RUNNERS[:1]
 _LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
 _GENERATED_GRAPH = "<eval_with_key>"
+# Modules of this package that call nothing of the program's.
+_DEAD_ENDS = (
+    "caches",
+    "codes",
+    "context",
+    "detail",
+    "errors",
+    "gpus",
+    "nesting",
+    "recorder",
+    "session",
+    "stacks",
+)
 
 
 def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
@@ -138,16 +156,39 @@ def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
 def hide_own_frames() -> None:
     """Have dynamo treat this package's frames as it treats torch's own: run them, never trace.
 
-    Does nothing before dynamo is imported. Raises Unavailable if dynamo would still trace them.
+    What the program calls can go on below such a frame, so dynamo must go on watching there. Below
+    the recorder's own functions there is only the standard library, which would be compiled each
+    time that a compiled frame breaks into something that we record: there dynamo is told to stop
+    looking. Does nothing before dynamo is imported. Raises Unavailable if dynamo would still trace
+    our frames.
     """
     if SKIP_FILES_ADD.module not in sys.modules:
         return
     check = SKIP_FILES_CHECK.get()
     if check(__file__).skipped:
         return
+    for name in _DEAD_ENDS:
+        module = sys.modules.get(f"{__package__}.{name}")
+        for code in _codes_of(vars(module) if module is not None else {}, module):
+            stop_dynamo_below(code)
     SKIP_FILES_ADD.get()(__package__)
     if not check(__file__).skipped:
         raise Unavailable(f"{SKIP_FILES_ADD} does not take {__package__}")
+
+
+def stop_dynamo_below(code: CodeType) -> None:
+    """Have dynamo leave alone the frames of ``code`` and all that they call."""
+    skip = EXEC_SKIP.get()
+    SET_EXEC_STRATEGY.get()(code, EXEC_STRATEGY.get()(skip, skip))
+
+
+def _codes_of(names: Mapping[str, Any], module: ModuleType | None) -> Iterator[CodeType]:
+    """Code of the functions and methods that ``module`` itself defines."""
+    for value in names.values():
+        if isinstance(value, FunctionType) and value.__module__ == getattr(module, "__name__", ""):
+            yield value.__code__
+        elif isinstance(value, type) and value.__module__ == getattr(module, "__name__", ""):
+            yield from _codes_of(vars(value), module)
 
 
 def is_compile_wrapper(code: CodeType) -> bool:

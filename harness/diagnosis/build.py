@@ -82,6 +82,7 @@ def diagnose(
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
+        expected_threads=expectations.threads if expectations else None,
     )
 
 

@@ -288,7 +288,11 @@ class NotWatched(Value, frozen=True):
 
 
 class Report(Value, frozen=True):
-    """One run's diagnosis. ``replay`` is the command that repeats the run; may be empty."""
+    """One run's diagnosis.
+
+    ``replay`` is the command that repeats the run; may be empty. ``expected_threads``: so many
+    threads had to call compiled code and backward for the verdict to count.
+    """
 
     verdict: Verdict
     exit_code: int
@@ -305,6 +309,7 @@ class Report(Value, frozen=True):
     not_watched: tuple[NotWatched, ...] = ()
     ended: Ended | None = None
     replay: str = ""
+    expected_threads: int | None = None
 
 
 def dumps(report: Report) -> bytes:

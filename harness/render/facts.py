@@ -53,6 +53,19 @@ class Count:
     number: int
     what: str
 
+
+def says_verdict(report: Report) -> bool:
+    """Whether the headline begins with the verdict, so that it need not be put before it."""
+    return report.headline.lower().startswith(report.verdict)
+
+
+def title(report: Report) -> str:
+    """The headline, with the verdict before it."""
+    if says_verdict(report):
+        return report.headline
+    return f"{report.verdict.capitalize()}: {report.headline}"
+
+
 def counts(found: Counts, threads_seen: int) -> list[Count]:
     """Every count with what it counts, and how many of how many where the whole is known."""
     of = f" of {threads_seen:,} seen" if threads_seen >= found.threads_with_compiled_calls else ""
@@ -131,7 +144,9 @@ def did(thread: ThreadReport) -> str:
         plural(thread.steps, "step"),
     ]
     called = "called compiled code" if thread.compiled_calls else "no compiled call"
-    return f"{called}, {', '.join(parts)}, {'ended' if thread.ended else 'its end was not seen'}"
+    if thread.role != "main":  # whose end is the program's
+        parts.append("ended" if thread.ended else "its end was not seen")
+    return ", ".join((called, *parts))
 
 
 def duration(step: LadderStep) -> str:

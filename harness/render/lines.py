@@ -62,6 +62,15 @@ class EventLines:
         """The lines of some events of one process, each once, in order of their numbers."""
         return [self.found.get((pid, seq), EventLine(pid, seq)) for seq in sorted(set(seqs)) if seq]
 
+    def labelled(self, pid: int, seqs: Iterable[int]) -> list[tuple[str, EventLine]]:
+        """``cite`` with a label for each, the file named once: ``events.jsonl:12``, ``15``."""
+        file, labelled = "", []
+        for event in self.cite(pid, seqs):
+            same = event.file and event.file == file
+            labelled.append((str(event.line) if same else event.label, event))
+            file = event.file
+        return labelled
+
     def __iter__(self) -> Iterator[EventLine]:
         return iter(sorted(self.found.values(), key=lambda line: (line.file, line.line)))
 

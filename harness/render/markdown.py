@@ -1,21 +1,19 @@
 """``report.md``: the whole report for a code host, an issue or a step summary."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from harness.diagnosis.report import (
-    CodeCache,
-    CodeCoverage,
     ErrorReport,
     Finding,
     Remedy,
     Stack,
-    ThreadReport,
 )
 from harness.events.schema import Frame
 from harness.render import facts, text
-from harness.render.lines import EventLine
-from harness.render.markup import cell, cell_code, code, fence, inline, link, table
-from harness.render.stacks import fold
+from harness.render import markdown_tables as tables
+from harness.render.markdown_tables import evidence
+from harness.render.markup import cell, cell_code, code, fence, inline, table
+from harness.render.stacks import Row, fold
 from harness.render.view import View
 
 
@@ -26,10 +24,10 @@ def render(view: View) -> str:
         _findings(view),
         _errors(view),
         _counts(view),
-        _coverage(view),
-        _contexts(view),
-        _ladders(view),
-        _caches(view),
+        tables.coverage(view),
+        tables.contexts(view),
+        tables.ladders(view),
+        tables.caches(view),
         _notes(view),
         _not_watched(view),
         _ended(view),
@@ -39,26 +37,9 @@ def render(view: View) -> str:
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
 
-def _evidence(view: View, pid: int, seqs: Iterable[int]) -> str:
-    """Links to event lines in brackets; empty if there are none."""
-    lines = view.lines.cite(pid, seqs)
-    return f" ({', '.join(_line(line) for line in lines)})" if lines else ""
-
-
-def _line(event: EventLine) -> str:
-    if not event.file:
-        return code(event.label)
-    return link(event.label, f"{event.target}#L{event.line}")
-
-
-def _bullets(sentences: Iterable[str]) -> Iterator[str]:
-    for sentence in sentences:
-        yield f"- {inline(sentence)}"
-
-
 def _top(view: View) -> Iterator[str]:
     report = view.report
-    yield f"# {report.verdict.capitalize()}: {inline(report.headline)}"
+    yield f"# {inline(facts.title(report))}"
     yield ""
     yield (
         f"Verdict **{report.verdict}** (exit code {report.exit_code}): "
@@ -93,7 +74,7 @@ def _finding(view: View, finding: Finding) -> Iterator[str]:
     yield f"### {inline(finding.code)} {inline(finding.title)} ({inline(view.standing(finding))})"
     yield ""
     for said in finding.statements:
-        links = _evidence(view, finding.pid, said.evidence)
+        links = evidence(view, finding.pid, said.evidence)
         yield f"- *{said.certainty}*: {inline(said.text)}{links}"
     if finding.threads:
         yield f"- Threads: {inline(view.names(finding.threads))}"
@@ -102,7 +83,7 @@ def _finding(view: View, finding: Finding) -> Iterator[str]:
         yield ""
         yield from table(
             ["Shared state", "Writer", "Reader"],
-            [[cell_code(state.name), cell(state.writer), cell(state.reader)]],
+            [[cell(state.name), cell(state.writer), cell(state.reader)]],
         )
     for pair in view.side_by_side(finding):
         yield ""
@@ -116,7 +97,7 @@ def _stacks(view: View, pair: Sequence[Stack]) -> Iterator[str]:
     columns = [_stack_cells(view, stack) for stack in pair]
     heads = [
         f"{cell(view.name(stack.thread))}: {cell(stack.title)}"
-        f"{_evidence(view, stack.thread.pid, stack.evidence)}"
+        f"{evidence(view, stack.thread.pid, stack.evidence)}"
         for stack in pair
     ]
     height = max(map(len, columns))
@@ -128,14 +109,19 @@ def _stacks(view: View, pair: Sequence[Stack]) -> Iterator[str]:
 
 def _stack_cells(view: View, stack: Stack) -> list[str]:
     folded = fold(stack.frames)
-    cells = [f"in {cell(folded.inside)}"] if folded.inside else []
+    inside = folded.inside
+    cells = [f"in {_frame(inside, cell_code)} {inside.note}"] if inside else []
     for row in folded.rows:
         if row.folded:
             cells.append(f"… {cell(row.text)}")
         else:
-            cells.append(f"{cell_code(row.place)} {cell_code(row.text)}")
+            cells.append(_frame(row, cell_code))
     created = view.created(stack.thread)
     return [*cells, cell(created)] if created else cells
+
+
+def _frame(row: Row, quote: Callable[[str], str]) -> str:
+    return f"{quote(row.place)} {quote(row.text)}"
 
 
 def _remedy(remedy: Remedy) -> Iterator[str]:
@@ -161,7 +147,7 @@ def _errors(view: View) -> Iterator[str]:
 
 
 def _error(view: View, error: ErrorReport) -> Iterator[str]:
-    links = _evidence(view, error.thread.pid, (error.evidence,))
+    links = evidence(view, error.thread.pid, (error.evidence,))
     yield f"### {inline(view.name(error.thread))}: {code(error.type)} at {error.t_s:.3f} s"
     yield ""
     yield f"{inline(facts.explained(error))}{links}"
@@ -180,9 +166,9 @@ def _traceback(frames: Sequence[Frame]) -> Iterator[str]:
     """The frames of an exception, innermost first, folded."""
     folded = fold(reversed(frames))
     if folded.inside:
-        yield f"- raised in {inline(folded.inside)}"
+        yield f"- raised in {_frame(folded.inside, code)} {folded.inside.note}"
     for row in folded.rows:
-        yield f"- … {inline(row.text)}" if row.folded else f"- {code(row.place)} {code(row.text)}"
+        yield f"- … {inline(row.text)}" if row.folded else f"- {_frame(row, code)}"
 
 
 def _counts(view: View) -> Iterator[str]:
@@ -190,168 +176,6 @@ def _counts(view: View) -> Iterator[str]:
     yield ""
     for count in facts.counts(view.report.counts, len(view.report.threads)):
         yield f"- **{count.number:,}** {count.what}"
-
-
-# Coverage, contexts, caches -----------------------------------------------------------------
-
-
-def _coverage(view: View) -> Iterator[str]:
-    if not view.report.coverage:
-        return
-    yield "## What was covered"
-    for code_of in view.report.coverage:
-        yield ""
-        yield from _coverage_of(view, code_of)
-
-
-def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
-    where = f"{covered.code.file}:{covered.code.line}"
-    yield f"### {code(covered.code.name)} at {code(where)}"
-    yield ""
-    if covered.warmup:
-        yield from table(
-            ["Warm-up compile", "Thread", "Context", "Inputs", "Event"],
-            (
-                [
-                    cell_code(made.compile_id or "unknown") + ("" if made.ok else " (failed)"),
-                    cell(view.name(made.thread)),
-                    cell(made.context),
-                    cell(made.inputs),
-                    _evidence(view, covered.pid, (made.evidence,)).strip(" ()"),
-                ]
-                for made in covered.warmup
-            ),
-        )
-        yield ""
-    yield from table(
-        ["Thread", "State", "Known", "Misses", "Compiles", "Differs", "Guards that rejected"],
-        (
-            [
-                cell(view.name(of.thread)),
-                of.state,
-                of.certainty,
-                f"{of.misses:,}",
-                f"{of.compiles:,}",
-                cell("; ".join(of.differs)),
-                "<br>".join(map(cell_code, of.reasons)),
-            ]
-            for of in covered.threads
-        ),
-    )
-
-
-def _contexts(view: View) -> Iterator[str]:
-    if not view.callers:
-        return
-    yield "## Context and config as each thread saw them"
-    yield ""
-    if view.differences:
-        yield from _bullets(view.differences)
-    else:
-        yield f"No difference between {text.plural(len(view.callers), 'thread')}."
-    yield ""
-    yield from table(
-        ["Thread", "Role", "Context at its first compiled call", "Config that is not the default"],
-        (
-            [
-                cell(view.name(of.thread)),
-                of.role,
-                ", ".join(
-                    f"**{cell(part)}**" if differs else cell(part)
-                    for part, differs in view.context_parts(of)
-                )
-                or "not recorded",
-                cell(", ".join(f"`{key}={value!r}`" for key, value in of.config.items()) or "none"),
-            ]
-            for of in view.callers
-        ),
-    )
-
-
-def _ladders(view: View) -> Iterator[str]:
-    if not view.report.threads:
-        return
-    yield "## What each thread did, in order"
-    for of in view.report.threads:
-        yield ""
-        yield from _ladder(view, of)
-
-
-def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
-    yield f"### {inline(view.name(of.thread))} ({of.role}, tid {of.thread.tid})"
-    yield ""
-    yield f"{inline(view.created(of.thread) or 'its creation was not recorded')}; {facts.did(of)}."
-    if of.ladder:
-        yield ""
-        yield from table(
-            ["At, s", "For, s", "What", "Detail", "Event"],
-            (
-                [
-                    f"{step.t_s:.3f}",
-                    facts.duration(step),
-                    cell(step.what),
-                    cell(step.detail),
-                    _evidence(view, of.thread.pid, (step.evidence,)).strip(" ()"),
-                ]
-                for step in of.ladder
-            ),
-        )
-    if of.left_out:
-        yield ""
-        yield f"{text.plural(of.left_out, 'step')} left out of the middle; see the recording."
-
-
-def _caches(view: View) -> Iterator[str]:
-    if not view.report.caches:
-        return
-    yield "## Compiled caches"
-    for cache in view.report.caches:
-        yield ""
-        yield from _cache(view, cache)
-
-
-def _cache(view: View, cache: CodeCache) -> Iterator[str]:
-    where = f"{cache.code.file}:{cache.code.line}"
-    count = text.plural(len(cache.entries), "entry", "entries")
-    yield f"### {code(cache.code.name)} at {code(where)}: {count} {facts.read_when(cache)}"
-    if cache.entries:
-        yield ""
-        yield from table(
-            ["Entry", "Compile", "Made by", "Context", "Inputs", "Same guards as"],
-            (
-                [
-                    str(entry.number),
-                    cell_code(entry.compile_id or "unknown"),
-                    cell(view.name(entry.made_by)) if entry.made_by else "unknown",
-                    cell(entry.context),
-                    cell(entry.inputs),
-                    "" if entry.same_as is None else f"entry {entry.same_as}",
-                ]
-                for entry in cache.entries
-            ),
-        )
-    if cache.rejections:
-        yield ""
-        yield from table(
-            ["Rejected call of", "Guard", "Of entry", "Known"],
-            (
-                [
-                    cell(view.name(no.thread)),
-                    cell_code(no.guard) + _evidence(view, cache.pid, no.evidence),
-                    cell_code(no.entry) if no.entry else "unknown",
-                    no.certainty,
-                ]
-                for no in cache.rejections
-            ),
-        )
-    for entry in cache.entries:
-        if entry.guards:
-            yield ""
-            yield f"<details><summary>Guards of entry {entry.number}</summary>"
-            yield ""
-            yield from fence("\n".join(entry.guards), "text")
-            yield ""
-            yield "</details>"
 
 
 # The rest -----------------------------------------------------------------------------------
@@ -364,7 +188,7 @@ def _notes(view: View) -> Iterator[str]:
     yield ""
     for note in view.report.notes:
         would_be = f" (would be {inline(note.code)})" if note.code else ""
-        links = _evidence(view, note.pid, note.evidence)
+        links = evidence(view, note.pid, note.evidence)
         yield f"- *{note.certainty}*: {inline(note.text)}{would_be}{links}"
 
 
@@ -382,7 +206,7 @@ def _not_watched(view: View) -> Iterator[str]:
 def _ended(view: View) -> Iterator[str]:
     yield "## How it ended"
     yield ""
-    yield from _bullets(facts.ending(view.report.ended))
+    yield from tables.bullets(facts.ending(view.report.ended))
     for title, body in facts.outputs(view.report.ended):
         yield ""
         yield f"<details><summary>{title}</summary>"

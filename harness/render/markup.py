@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.render import text
 
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~&{}]|(?<!\w)_|_(?!\w)|(?<!\S)#")
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&{}]|(?<![^\W_])_|_(?![^\W_])|(?<!\S)#")
 _REFERENCE = re.compile(r"(?<!\w)[@#]\w[\w.-]*")
 """A mention or an issue number: pasted into an issue, these would notify people or link."""
 
@@ -65,11 +65,12 @@ def cell(sentence: str) -> str:
 
 def cell_code(value: str) -> str:
     """A code span in a table. A pipe or a backslash cannot be quoted there: then plain text."""
+    value = text.line(value)
     return _cell_text(value) if set(value) & set("|\\") or not value.strip() else code(value)
 
 
 def _cell_text(value: str) -> str:
-    escaped = _plain(text.line(value)).replace("\\\\", "&#92;").replace("\\|", "&#124;")
+    escaped = _plain(text.block(value)).replace("\\\\", "&#92;").replace("\\|", "&#124;")
     return _REFERENCE.sub(lambda match: match[0][0] + "<!-- -->" + match[0][1:], escaped)
 
 

@@ -92,5 +92,10 @@ class Page:
         """A command or a path to paste: on one line, which a terminal itself folds."""
         self._write(text)
 
+    def code(self, snippet: str, indent: int) -> None:
+        """Code to paste: its lines as they are, which a terminal itself folds."""
+        for each in snippet.strip("\n").split("\n"):
+            self._write(self.text(" " * indent + each, "cyan"))
+
     def _write(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from harness.events.schema import Frame
@@ -17,14 +17,16 @@ class Row:
     Attributes:
         text: the function of a frame, or what was folded.
         place: ``file:line``; empty for a fold.
-        folded: the folded frames, in the stack's order; empty for a frame.
         short: ``place`` with the last folder and file only.
+        folded: the folded frames, in the stack's order; empty for a frame.
+        note: how many frames are folded under a frame that is shown.
     """
 
     text: str
     place: str = ""
     short: str = ""
     folded: tuple[Frame, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,13 @@ class Folded:
     """A stack to show.
 
     Attributes:
-        inside: the library call that the program was in, with its place, and how many library
-            frames that took; empty if the innermost frame is the program's own.
+        inside: the library call that the program was in, the frames below it folded; None if
+            the innermost frame is the program's own.
         rows: the program's frames, innermost first, library frames folded between them.
-        innermost: the library frames of ``inside``, innermost first.
     """
 
-    inside: str
+    inside: Row | None
     rows: tuple[Row, ...]
-    innermost: tuple[Frame, ...] = ()
 
 
 def place(frame: Frame) -> str:
@@ -81,15 +81,15 @@ def fold(frames: Iterable[Frame]) -> Folded:
     if not any(frame.user for frame in frames):
         shown, rest = frames[:3], frames[3:]
         fold_row = (Row(_count(rest), folded=rest),) if rest else ()
-        return Folded("", (*map(_row, shown), *fold_row))
+        return Folded(None, (*map(_row, shown), *fold_row))
     runs: list[tuple[bool, tuple[Frame, ...]]] = [
         (user, tuple(run)) for user, run in groupby(frames, key=lambda frame: frame.user)
     ]
-    inside, innermost = "", tuple[Frame, ...]()
+    inside = None
     if not runs[0][0]:
         innermost = runs.pop(0)[1]
-        inside = f"{innermost[0].function}, {place(innermost[0])} ({_count(innermost)})"
+        inside = replace(_row(innermost[0]), folded=innermost, note=f"({_count(innermost)})")
     rows: list[Row] = []
     for user, run in runs:
         rows += map(_row, run) if user else [Row(_count(run), folded=run)]
-    return Folded(inside, tuple(rows), innermost)
+    return Folded(inside, tuple(rows))

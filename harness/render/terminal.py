@@ -30,7 +30,7 @@ COLOURS = {
 ROOT_STATEMENTS = 6
 OTHER_STATEMENTS = 1
 EVENTS = 4
-FRAMES = 9
+FRAMES = 7
 ERRORS = 6
 MESSAGE = 400
 FUNCTIONS = 4
@@ -66,17 +66,10 @@ def print_report(
 
 def _cited(view: View, pid: int, seqs: Iterable[int]) -> str:
     """Event lines in brackets, the file named once: ``[events.jsonl:12, 15, +3 more]``."""
-    lines = view.lines.cite(pid, seqs)
-    if not lines:
-        return ""
-    said, file = [], ""
-    for event in lines[:EVENTS]:
-        same = event.file and event.file == file
-        said.append(str(event.line) if same else event.label)
-        file = event.file
-    if len(lines) > EVENTS:
-        said.append(f"+{len(lines) - EVENTS} more")
-    return f" [{', '.join(said)}]"
+    labels = [label for label, _ in view.lines.labelled(pid, seqs)]
+    if len(labels) > EVENTS:
+        labels[EVENTS:] = [f"+{len(labels) - EVENTS} more"]
+    return f" [{', '.join(labels)}]" if labels else ""
 
 
 def _more(page: Page, left: int, noun: str, nouns: str = "", indent: int = 2) -> None:
@@ -87,8 +80,12 @@ def _more(page: Page, left: int, noun: str, nouns: str = "", indent: int = 2) ->
 
 def _top(page: Page, view: View) -> None:
     report = view.report
-    verdict = page.text(report.verdict.upper(), COLOURS[report.verdict])
-    page.put(page.text(words(report.headline), "bold"), lead=page.join(verdict, Text("  ")))
+    colour = COLOURS[report.verdict]
+    if facts.says_verdict(report):
+        page.put(page.text(words(report.headline), colour))
+    else:
+        verdict = page.join(page.text(report.verdict.upper(), colour), Text("  "))
+        page.put(page.text(words(report.headline), "bold"), lead=verdict)
     page.blank()
     for way in view.chains:
         steps = page.text(" ▸ ", "dim").join(
@@ -117,15 +114,16 @@ def _finding(page: Page, view: View, finding: Finding) -> None:
     if finding.root:
         page.put(page.text(words(finding.remedy.text)), 2, page.text("remedy    ", "bold"))
         if finding.remedy.snippet:
-            page.put(page.text(finding.remedy.snippet.strip("\n"), "cyan"), 6)
+            page.code(finding.remedy.snippet, 6)
 
 
 def _stacks(page: Page, view: View) -> None:
-    """The two stacks of the first finding that has two, or else the one stack that there is."""
+    """The two stacks that say most: of a crash, else of the root, else the one that there is."""
     with_stacks = [finding for finding in view.report.findings if finding.stacks]
     if not with_stacks:
         return
-    finding = max(with_stacks, key=lambda finding: min(len(finding.stacks), 2))
+    crashes = {code for error in view.report.errors for code in error.explained_by}
+    finding = max(with_stacks, key=lambda each: (len(each.stacks) > 1, each.code in crashes))
     page.heading(f"Stacks of {finding.code}, innermost call first")
     shown = finding.stacks[:2]
     columns = [_stack(page, view, stack) for stack in shown]
@@ -141,7 +139,8 @@ def _stack(page: Page, view: View, stack: Stack) -> list[Text]:
     folded = fold(stack.frames)
     lines = [page.text(view.name(stack.thread), "bold"), page.text(words(stack.title))]
     if folded.inside:
-        lines.append(page.text(f"in {folded.inside}", "dim"))
+        inside = folded.inside
+        lines.append(page.text(f"in {inside.text}, {inside.short} {inside.note}", "dim"))
     for row in folded.rows[:FRAMES]:
         if row.folded:
             lines.append(page.text(f"… {row.text}", "dim"))
@@ -242,6 +241,8 @@ def _last(page: Page, view: View) -> None:
     page.blank()
     for said in facts.ending(report.ended):
         page.put(page.text(words(said)))
+    for title, body in facts.outputs(report.ended):
+        page.put(page.text(f"{title}: {plural(len(body.splitlines()), 'line')} in {FULL}", "dim"))
     versions = [f"{name} {version}" for name, version in facts.versions(of)]
     if versions:
         page.put(page.text(", ".join(versions)))

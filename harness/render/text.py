@@ -43,7 +43,7 @@ def block(text: str) -> str:
 
 def line(text: str) -> str:
     r"""Text on one line: like ``block``, a newline shown as ``\n``, without spaces at its ends."""
-    return block(text.strip(" \n")).replace("\n", "\\n")
+    return block(text).strip(" \n").replace("\n", "\\n")
 
 
 def words(text: str) -> str:

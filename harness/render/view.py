@@ -108,8 +108,8 @@ class View:
 
     @cached_property
     def callers(self) -> list[ThreadReport]:
-        """The threads that called compiled code, or whose context is known."""
-        return [t for t in self.report.threads if t.compiled_calls or t.first_context]
+        """The threads that called compiled code."""
+        return [thread for thread in self.report.threads if thread.compiled_calls]
 
     @cached_property
     def differences(self) -> list[str]:

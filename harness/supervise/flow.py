@@ -117,12 +117,12 @@ def _finish(job: Job, folder: Path, ended: Ended) -> int:
     try:
         report = _report(job, folder, ended)
         write_all(report, folder)
+        _print(job, report, folder)
     except KeyboardInterrupt:
         _say(job, f"interrupted; the recording is in {folder}")
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it is, the recording must not be lost
         return _failed(job, folder, error)
-    _print(job, report, folder)
     if job.passthrough:
         return passed_through(ended)
     return decide_exit(report, job.options.expect, job.options.expect_only)
@@ -158,7 +158,7 @@ def _failed(job: Job, folder: Path, error: Exception) -> int:
         (folder / FAILURE).write_text(traceback.format_exc(), encoding="utf-8")
     _say(
         job,
-        f"the diagnosis failed ({type(error).__name__}: {error}); nothing is lost: the recording "
+        f"the report failed ({type(error).__name__}: {error}); nothing is lost: the recording "
         f"is in {folder}",
     )
     return ExitCode.FAILED

@@ -158,10 +158,14 @@ class Calls:
 
     def _found_no_entry(self, history: CodeHistory, tid: int) -> bool:
         # Without a miss before it a compile means that there was nothing to check against, unless
-        # misses go unseen or are so many by now that this one was not recorded.
+        # misses go unseen or are so many by now that this one was not recorded. Where the beginning
+        # of the call is seen as well, that says it better: the entries may have been reset since.
+        timeline = self._timeline
+        if timeline.live("wrapper") and timeline.live("lock"):
+            return False
         earlier = [c for c in history.compiles[:-1] if c.tid == tid]
         missed = history.sightings[tid].misses
-        return self._timeline.live("guards") and not earlier and missed < ALWAYS_RECORDED
+        return timeline.live("guards") and not earlier and missed < ALWAYS_RECORDED
 
     def _compile_ended(self, event: schema.Compile) -> None:
         data = event.data

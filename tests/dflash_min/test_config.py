@@ -159,7 +159,7 @@ def test_dynamic_is_what_torch_takes():
         (TrainConfig(device="cuda"), 0, "--device cuda: no GPU is visible"),
         (TrainConfig(layout="5"), 0, "--layout '5' is not TARGETS+DRAFTERS"),
         (TrainConfig(layout="5+3+1"), 0, "is not TARGETS+DRAFTERS"),
-        (TrainConfig(layout="٥+3"), 0, "is not TARGETS+DRAFTERS"),
+        (TrainConfig(layout="\N{ARABIC-INDIC DIGIT FIVE}+3"), 0, "is not TARGETS+DRAFTERS"),
         (TrainConfig(layout="0+3"), 0, "at least one target and one drafter"),
         (TrainConfig(layout="5+3", threads=4), 8, "--threads says 4, --layout 5+3 says 3"),
         (

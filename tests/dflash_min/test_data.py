@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_every_window_is_true_to_the_stream_and_has_room_for_an_anchor(runs, len
     before, behind = whole.split(min(at, len(whole)))
     for stream, offset in ((whole, 0), (before, 0), (behind, len(before))):
         mask = is_learned[offset : offset + len(stream)]
-        pairs = sum(a and b for a, b in zip(mask, mask[1:], strict=False))
+        pairs = sum(a and b for a, b in pairwise(mask))
         assert stream.pairs == pairs
         if not pairs or len(stream) < length:
             continue

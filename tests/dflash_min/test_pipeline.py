@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import fields, replace
 
 import pytest
 import torch
-from .trainers import small_dense, state, workers
 
 from dflash_min import observe
 from dflash_min.config import TrainConfig, resolve
+from dflash_min.errors import Stopped
 from dflash_min.optim import Average, lr_share
-from dflash_min.pipeline import Channel, Stopped, enter_thread
+from dflash_min.pipeline import Channel, enter_thread
 from dflash_min.replica import Batch, training_batch
+
+from .trainers import small_dense, state, workers
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +27,6 @@ def _threads_end():
     yield
     torch.set_num_threads(threads)
     assert workers() == []
-
-
-def run_all(work, count):
-    """Run `work(i)` in `count` threads and wait for them."""
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def ignore(report):
@@ -100,19 +94,25 @@ def test_the_average_is_the_gradient_of_one_replica_with_the_summed_batch():
     sums = single.forward(Batch(step=1, tokens=0, **joined))
     sums.loss.backward()
 
-    average, totals = Average(3), {}
+    average = Average(3)
 
     def work(rank):
         replica = trainer.replicas[rank]
-        mine = replica.forward(batches[rank])
-        mine.weighted_sum.backward()
-        numbers = (float(mine.weight_sum), float(mine.weighted_sum))
-        totals[rank] = average.gather(rank, replica.parameters, numbers)
-        average.meet()
+        try:
+            mine = replica.forward(batches[rank])
+            mine.weighted_sum.backward()
+            numbers = (float(mine.weight_sum), float(mine.weighted_sum.detach()))
+            totals = average.gather(rank, replica.parameters, numbers)
+            average.meet()
+        except BaseException:
+            average.abort()
+            raise
+        return totals
 
-    run_all(work, 3)
+    with ThreadPoolExecutor(3) as threads:
+        totals = list(threads.map(work, range(3)))
     assert totals[0] == totals[1] == totals[2]
-    assert totals[0] == pytest.approx((float(sums.weight_sum), float(sums.weighted_sum)))
+    assert totals[0] == pytest.approx((float(sums.weight_sum), float(sums.weighted_sum.detach())))
     for one, *all_three in zip(
         single.parameters, *(replica.parameters for replica in trainer.replicas), strict=True
     ):
@@ -160,7 +160,7 @@ def test_each_drafter_trains_on_its_own_batches():
     assert len(seen) == 6
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     pass
 
 
@@ -178,7 +178,7 @@ def failing(inner, error, when, meet=lambda: None):
 
 def test_an_error_in_a_drafter_stops_all_and_comes_out_as_itself():
     trainer = small_dense(layout="2+3", steps=10_000)
-    error = Broken("in step 1")
+    error = BrokenError("in step 1")
     replica = trainer.replicas[1]
     replica.forward = failing(replica.forward, error, lambda batch: batch.step == 1)
     with pytest.raises(ExceptionGroup) as caught:
@@ -192,7 +192,7 @@ def test_an_error_in_a_drafter_stops_all_and_comes_out_as_itself():
 
 def test_an_error_in_a_target_stops_all():
     trainer = small_dense(layout="2+2", steps=10_000)
-    error, calls = Broken("in a target"), []
+    error, calls = BrokenError("in a target"), []
     target = trainer.targets[0]
     count = lambda ids: calls.append(ids) or len(calls) > 3  # noqa: E731
     target.features = failing(target.features, error, count)
@@ -205,7 +205,7 @@ def test_an_error_in_a_target_stops_all():
 
 def test_the_errors_of_all_threads_are_reported():
     trainer = small_dense(layout="1+3", steps=10_000)
-    errors = [Broken("first"), Broken("second")]
+    errors = [BrokenError("first"), BrokenError("second")]
     both = threading.Barrier(2)
     for replica, error in zip(trainer.replicas[:2], errors, strict=True):
         replica.forward = failing(
@@ -266,7 +266,9 @@ def test_the_observer_sees_phases_on_the_main_thread_and_steps_on_the_drafters()
     main = threading.current_thread().name
     assert (seen[0], seen[-1]) == (("train", main), ("evaluate", main))
     assert sorted(seen[1:-1]) == [
-        (f"drafter-{rank}", step, tokens) for rank in (0, 1) for step, tokens in ((0, 192), (1, 256))
+        (f"drafter-{rank}", step, tokens)
+        for rank in (0, 1)
+        for step, tokens in ((0, 192), (1, 256))
     ]
 
 

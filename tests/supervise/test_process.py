@@ -269,11 +269,13 @@ def _signal_when(folder: Path, ready: str, *numbers: int, gap_s: float = 0.0) ->
 
 def test_ctrl_c_reaches_the_program_and_everything_in_its_group(prepare) -> None:
     program = """
-        import subprocess, sys, time
-        quiet = "import time\\ntry: print('up', flush=True); time.sleep(60)\\n" \\
+        import subprocess, sys
+        quiet = "import time; input()\\ntry: print('up', flush=True); time.sleep(60)\\n" \\
                 "except KeyboardInterrupt: print('child', flush=True)"
-        process = subprocess.Popen([sys.executable, "-c", quiet])
-        try: process.wait()
+        process = subprocess.Popen([sys.executable, "-c", quiet], stdin=subprocess.PIPE)
+        try:
+            # Only now may the child say that it is up, and the signal come.
+            process.stdin.write(b"go\\n"); process.stdin.flush(); process.wait()
         except KeyboardInterrupt: process.wait(); print("stopped"); sys.exit(4)
     """
     launch = prepare(program)

@@ -31,9 +31,10 @@ class CompilesProbe:
         symbols.CACHE_ENTRIES.get()
         symbols.hide_own_frames()
         detail = Detail(recorder) if settings.compile_detail else None
-        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail)))
         if detail is not None:
             detail.attach()
+        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail)))
+        if detail is not None:
             recorder.at_end.append(detail.record)
         caches.record_at_exit(recorder)
         recorder.at_end.append(lambda: gpus.record_once(recorder))

@@ -2,13 +2,18 @@
 
 ``compile_wrapper``, which ``torch.compile`` returns, asks ``is_fx_symbolic_tracing`` on each call
 before it runs. That question is where this probe listens: it is replaced before dynamo is imported,
-so dynamo knows no other function and traces what it traced before. A cached call costs one
-comparison with a number of the calling thread's own; a thread is looked at while its number is not
-the recorder's.
+so dynamo knows no other function and traces what it traced before.
+
+A cached call costs one comparison of two numbers of the process: looking up anything of the calling
+thread's own would cost four times as much. Who has to be looked at is settled elsewhere (``_Watch``),
+and a thread that never called before makes itself known through storage of torch's that the call
+reads anyway.
 """
 
 import functools
+import os
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -17,19 +22,25 @@ from .. import codes, context, nesting
 from .. import torch_symbols as symbols
 from ..recorder import Recorder
 from ..settings import Settings
+from . import Unavailable
 
 # Calls looked at in one thread after a change of epoch: enough for a step that calls a few compiled
 # functions, few enough to cost nothing.
 _LOOKS = 8
 # Looks at one code object in one thread that are all written; later only powers of two are.
 _ALWAYS = 64
+# How long a thread that called before, and one that is about to, is waited for.
+_PATIENCE_S = 10.0
+_UNSETTLED = -1
+# Kept per thread in ThreadState.scratch.
+_USED_STORAGE, _EPOCH, _SEEN = "wrapper storage", "wrapper epoch", "wrapper seen"
 
 
 class WrapperProbe:
     """Listens at ``torch.fx._symbolic_trace.is_fx_symbolic_tracing``."""
 
     name = "wrapper"
-    modules: tuple[str, ...] = (symbols.FX_TRACING.module,)
+    modules: tuple[str, ...] = (symbols.FX_TRACING.module, symbols.THREAD_STORAGE.module)
 
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Replace the function. Raises Unavailable if this torch has none."""
@@ -37,6 +48,21 @@ class WrapperProbe:
         watch = _Watch(recorder)
         make = _ask_process_flag if symbols.FX_FLAG.find() is not None else _ask
         symbols.FX_TRACING.replace(make(recorder, watch, original))
+        try:
+            symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
+        except Unavailable:
+            watch.never_settle()
+
+
+def _storage(original: object, watch: "_Watch") -> object:
+    """A ``threading.local`` like ``original`` that says when a thread first uses it."""
+
+    class ThreadStorage(type(original)):  # type: ignore[misc]
+        def __init__(self) -> None:  # runs once in each thread, C++ threads included
+            super().__init__()
+            watch.expect()
+
+    return ThreadStorage()
 
 
 def _ask_process_flag(
@@ -49,7 +75,7 @@ def _ask_process_flag(
     # the flag is clear: that is a third of this probe's cost.
     @functools.wraps(original)
     def is_fx_symbolic_tracing() -> bool:
-        if recorder.local.epoch != recorder.epoch:
+        if recorder.epoch != watch.settled:
             watch.look(sys._getframe(1))  # noqa: SLF001 - the caller tells which code is called
         if not names[flag]:
             return False
@@ -64,7 +90,7 @@ def _ask_process_flag(
 def _ask(recorder: Recorder, watch: "_Watch", original: Callable[[], bool]) -> Callable[[], bool]:
     @functools.wraps(original)
     def is_fx_symbolic_tracing() -> bool:
-        if recorder.local.epoch != recorder.epoch:
+        if recorder.epoch != watch.settled:
             watch.look(sys._getframe(1))  # noqa: SLF001 - the caller tells which code is called
         tracing = original()
         if tracing:
@@ -75,16 +101,50 @@ def _ask(recorder: Recorder, watch: "_Watch", original: Callable[[], bool]) -> C
 
 
 class _Watch:
-    """What happens off the fast path. Nothing here raises."""
+    """What happens off the fast path. Nothing here raises.
+
+    ``settled`` is the recorder's epoch once no thread is left to be looked at in it. Threads are
+    waited for if they called before, or used torch's storage and so are about to call; those that
+    do not for some time are given up until the next epoch.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._settles = True
+        self._storage_speaks = False
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self.settled = _UNSETTLED
+        # By thread: when it used torch's storage without a call yet; the last epoch it was done in.
+        self._expected: dict[int, float] = {}
+        self._done: dict[int, int] = {}
+        self._opened = (_UNSETTLED, 0.0)
+
+    def never_settle(self) -> None:
+        """Look at every call: this torch does not say when a thread first calls."""
+        self._settles = False
+        self.settled = _UNSETTLED
+
+    def expect(self) -> None:
+        """Note that the calling thread is new to torch's storage, so likely about to call."""
+        try:
+            local = self._recorder.local
+            local.scratch[_USED_STORAGE] = True
+            self._expected[local.tid] = time.monotonic()
+            self.settled = _UNSETTLED  # after the line above: see _settle
+        except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+            self._recorder.lost += 1
 
     def look(self, frame: FrameType) -> None:
         """Record the call if its thread has not called this code since the epoch began."""
         try:
             if symbols.is_compile_wrapper(frame.f_code):
-                self._look(frame)
+                epoch = self._recorder.epoch
+                if self._recorder.local.epoch != epoch:
+                    self._look(frame, epoch)
+                self._settle(epoch)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
 
@@ -96,21 +156,50 @@ class _Watch:
         except Exception:  # noqa: BLE001
             self._recorder.lost += 1
 
-    def _look(self, frame: FrameType) -> None:
+    def _settle(self, epoch: int) -> None:
+        """Close the slow path if nobody is left to be looked at in this epoch."""
+        now = time.monotonic()
+        if self._opened[0] != epoch:
+            self._opened = (epoch, now)
+        late = [tid for tid, done in list(self._done.items()) if done != epoch]
+        if late and now - self._opened[1] < _PATIENCE_S:
+            return
+        for tid in late:
+            self._done.pop(tid, None)
+        for tid, since in list(self._expected.items()):
+            if now - since > _PATIENCE_S:
+                self._expected.pop(tid, None)
+        if self._expected or not self._settles:
+            return
+        self.settled = epoch
+        # A thread may have come after the check: it writes the two in the other order.
+        if self._expected:
+            self.settled = _UNSETTLED
+
+    def _first_look(self, tid: int) -> None:
+        self._expected.pop(tid, None)
+        if not self._storage_speaks:
+            self._storage_speaks = _USED_STORAGE in self._recorder.local.scratch
+            if not self._storage_speaks:  # a torch whose calls do not use it
+                self.never_settle()
+
+    def _look(self, frame: FrameType, epoch: int) -> None:
         recorder, local = self._recorder, self._recorder.local
-        epoch = recorder.epoch
-        if local.scratch.get("wrapper_epoch") != epoch:
-            local.scratch["wrapper_epoch"] = epoch
-            local.scratch["wrapper_seen"] = set()
+        if _EPOCH not in local.scratch:
+            self._first_look(local.tid)
+        if local.scratch.get(_EPOCH) != epoch:
+            self._done[local.tid] = _UNSETTLED
+            local.scratch[_EPOCH] = epoch
+            local.scratch[_SEEN] = set()
             local.looks = _LOOKS
         local.looks -= 1
         if local.looks <= 0:
-            local.epoch = epoch
+            self._done[local.tid] = local.epoch = epoch
         code = codes.describe_function(symbols.compiled_function(frame))
         number = 0 if code is None else code["id"]
-        if number in local.scratch["wrapper_seen"]:
+        if number in local.scratch[_SEEN]:
             return
-        local.scratch["wrapper_seen"].add(number)
+        local.scratch[_SEEN].add(number)
         # A thread's first call of the program's code is its first whatever torch called before.
         internal = code is not None and code["internal"]
         first = local.count(("wrapper_first", internal)) == 1

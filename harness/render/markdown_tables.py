@@ -1,0 +1,192 @@
+"""Tables of ``report.md``: coverage, contexts, what each thread did, compiled caches."""
+
+from collections.abc import Iterable, Iterator
+
+from harness.diagnosis.report import CodeCache, CodeCoverage, ThreadReport
+from harness.render import facts, text
+from harness.render.lines import EventLine
+from harness.render.markup import cell, cell_code, code, fence, inline, link, table
+from harness.render.view import View
+
+
+def evidence(view: View, pid: int, seqs: Iterable[int]) -> str:
+    """Links to event lines in brackets; empty if there are none."""
+    links = [_line(label, event) for label, event in view.lines.labelled(pid, seqs)]
+    return f" ({', '.join(links)})" if links else ""
+
+
+def _line(label: str, event: EventLine) -> str:
+    return link(label, f"{event.target}#L{event.line}") if event.file else code(label)
+
+
+def bullets(sentences: Iterable[str]) -> Iterator[str]:
+    """Sentences as a list."""
+    for sentence in sentences:
+        yield f"- {inline(sentence)}"
+
+
+def coverage(view: View) -> Iterator[str]:
+    """What each compiled function's warm-up made, and how the threads fared with it."""
+    if not view.report.coverage:
+        return
+    yield "## What was covered"
+    for code_of in view.report.coverage:
+        yield ""
+        yield from _coverage_of(view, code_of)
+
+
+def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
+    where = f"{covered.code.file}:{covered.code.line}"
+    yield f"### {code(covered.code.name)} at {code(where)}"
+    yield ""
+    if covered.warmup:
+        yield from table(
+            ["Warm-up compile", "Thread", "Context", "Inputs", "Event"],
+            (
+                [
+                    cell_code(made.compile_id or "unknown") + ("" if made.ok else " (failed)"),
+                    cell(view.name(made.thread)),
+                    cell(made.context),
+                    cell(made.inputs),
+                    evidence(view, covered.pid, (made.evidence,)).strip(" ()"),
+                ]
+                for made in covered.warmup
+            ),
+        )
+        yield ""
+    yield from table(
+        [
+            *("Thread", "State", "Known", "Misses", "Compiles", "Differs from the warm-up"),
+            *("Guards that rejected", "Events"),
+        ],
+        (
+            [
+                cell(view.name(of.thread)),
+                of.state,
+                of.certainty,
+                f"{of.misses:,}",
+                f"{of.compiles:,}",
+                cell("; ".join(of.differs)),
+                "<br>".join(map(cell_code, of.reasons)),
+                evidence(view, covered.pid, of.evidence).strip(" ()"),
+            ]
+            for of in covered.threads
+        ),
+    )
+
+
+def contexts(view: View) -> Iterator[str]:
+    """Context and config as each thread saw them, and in words what differs."""
+    if not view.callers:
+        return
+    yield "## Context and config as each thread saw them"
+    yield ""
+    if view.differences:
+        yield from bullets(view.differences)
+    else:
+        yield f"No difference between {text.plural(len(view.callers), 'thread')}."
+    yield ""
+    yield from table(
+        ["Thread", "Role", "Context at its first compiled call", "Config that is not the default"],
+        (
+            [
+                cell(view.name(of.thread)),
+                of.role,
+                ", ".join(
+                    f"**{cell(part)}**" if differs else cell(part)
+                    for part, differs in view.context_parts(of)
+                )
+                or "not recorded",
+                cell(", ".join(f"`{key}={value!r}`" for key, value in of.config.items()) or "none"),
+            ]
+            for of in view.callers
+        ),
+    )
+
+
+def ladders(view: View) -> Iterator[str]:
+    """For each thread what it did, in order."""
+    if not view.report.threads:
+        return
+    yield "## What each thread did, in order"
+    for of in view.report.threads:
+        yield ""
+        yield from _ladder(view, of)
+
+
+def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
+    yield f"### {inline(view.name(of.thread))} ({of.role}, tid {of.thread.tid})"
+    yield ""
+    yield f"{inline(view.created(of.thread) or 'its creation was not recorded')}; {facts.did(of)}."
+    if of.ladder:
+        yield ""
+        yield from table(
+            ["At, s", "For, s", "What", "Detail", "Event"],
+            (
+                [
+                    f"{step.t_s:.3f}",
+                    facts.duration(step),
+                    cell(step.what),
+                    cell(step.detail),
+                    evidence(view, of.thread.pid, (step.evidence,)).strip(" ()"),
+                ]
+                for step in of.ladder
+            ),
+        )
+    if of.left_out:
+        yield ""
+        yield f"{text.plural(of.left_out, 'step')} left out of the middle; see the recording."
+
+
+def caches(view: View) -> Iterator[str]:
+    """The entries of each compiled function, and which guards rejected calls."""
+    if not view.report.caches:
+        return
+    yield "## Compiled caches"
+    for cache in view.report.caches:
+        yield ""
+        yield from _cache(view, cache)
+
+
+def _cache(view: View, cache: CodeCache) -> Iterator[str]:
+    where = f"{cache.code.file}:{cache.code.line}"
+    count = text.plural(len(cache.entries), "entry", "entries")
+    yield f"### {code(cache.code.name)} at {code(where)}: {count} {facts.read_when(cache)}"
+    if cache.entries:
+        yield ""
+        yield from table(
+            ["Entry", "Compile", "Made by", "Context", "Inputs", "Same guards as"],
+            (
+                [
+                    str(entry.number),
+                    cell_code(entry.compile_id or "unknown"),
+                    cell(view.name(entry.made_by)) if entry.made_by else "unknown",
+                    cell(entry.context),
+                    cell(entry.inputs),
+                    "" if entry.same_as is None else f"entry {entry.same_as}",
+                ]
+                for entry in cache.entries
+            ),
+        )
+    if cache.rejections:
+        yield ""
+        yield from table(
+            ["Rejected call of", "Guard", "Of entry", "Known"],
+            (
+                [
+                    cell(view.name(no.thread)),
+                    cell_code(no.guard) + evidence(view, cache.pid, no.evidence),
+                    cell_code(no.entry) if no.entry else "unknown",
+                    no.certainty,
+                ]
+                for no in cache.rejections
+            ),
+        )
+    for entry in cache.entries:
+        if entry.guards:
+            yield ""
+            yield f"<details><summary>Guards of entry {entry.number}</summary>"
+            yield ""
+            yield from fence("\n".join(entry.guards), "text")
+            yield ""
+            yield "</details>"

@@ -1,0 +1,7 @@
+"""No torch at all."""
+
+import threading
+
+thread = threading.Thread(target=lambda: print("hello"))
+thread.start()
+thread.join()

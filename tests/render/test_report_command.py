@@ -1,0 +1,118 @@
+"""``python -m harness.report``: the report again, from what is on the disk."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness import report as command
+from harness.diagnosis.report import loads
+from harness.render import WRITERS
+
+RECORDING = Path(__file__).parents[1] / "recordings" / "grad_mode"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(shutil.copytree(RECORDING, tmp_path / "run"))
+
+
+def read(folder):
+    return loads((folder / "report.json").read_bytes())
+
+
+def test_prints_and_writes_the_files(folder, capsys):
+    assert command.main([str(folder)]) == 1
+    output = capsys.readouterr().out
+    assert output.startswith("FOUND")
+    assert f"Full report: {folder / 'report.html'}" in output
+    report = read(folder)
+    assert (report.verdict, report.exit_code) == ("found", 1)
+    assert {"report.md", "report.html"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_prints_a_file_of_each_kind(kind, folder, capsys):
+    assert command.main([str(folder), "--format", kind]) == 1
+    assert capsys.readouterr().out == (folder / f"report.{kind}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["terminal", *WRITERS])
+def test_writes_to_a_file_instead(kind, folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert command.main([str(folder), "--format", kind, "--out", str(out)]) == 1
+    assert capsys.readouterr().out == ""
+    text = out.read_text(encoding="utf-8")
+    assert "CR101" in text
+    assert "\x1b" not in text
+
+
+def test_works_when_the_parent_has_died(folder, capsys):
+    (folder / "ended.json").unlink()
+    events = folder / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:-40])
+    assert command.main([str(folder)]) == 1
+    assert "How the process ended is not known" in capsys.readouterr().out
+    report = read(folder)
+    assert report.ended is None
+    assert report.findings[0].code == "CR101"
+    assert report.replay.startswith("python -m harness.watch -- ")
+
+
+def test_keeps_what_only_the_earlier_report_knows(folder):
+    first = msgspec.structs.replace(
+        command.make_report(folder), replay="python -m harness.run --threads 9", expected_threads=9
+    )
+    (folder / "report.json").write_bytes(msgspec.json.encode(first))
+    command.main([str(folder), "--format", "json"])
+    again = read(folder)
+    assert again.replay == "python -m harness.run --threads 9"
+    assert again.expected_threads == 9
+    assert any("9" in item.reason for item in again.not_watched)
+
+
+def test_a_damaged_earlier_report_is_replaced(folder):
+    (folder / "report.json").write_text("{", encoding="utf-8")
+    assert command.main([str(folder)]) == 1
+    assert read(folder).verdict == "found"
+
+
+def test_a_folder_that_cannot_be_written_is_reported_on_all_the_same(folder, capsys, monkeypatch):
+    def refuse(report, folder):
+        raise PermissionError(13, "Permission denied", str(folder / "report.json"))
+
+    monkeypatch.setattr(command, "write_all", refuse)
+    assert command.main([str(folder)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("FOUND")
+    assert captured.err == (
+        f"harness.report: the folder's files stay as they are: {folder}/report.json: "
+        "Permission denied\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing"], "missing is no folder"),
+        (["file"], "file is no folder"),
+        (["empty"], "empty is no run folder: it has neither events.jsonl nor ended.json"),
+        (["run", "--format", "pdf"], "--format"),
+        (["run", "--out", "missing/out"], "missing"),
+        ([], "folder"),
+    ],
+)
+def test_an_error_of_use_is_one_line(arguments, said, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    Path("file").touch()
+    Path("empty").mkdir()
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(SystemExit) as stop:
+        command.main(arguments)
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert said.lower() in captured.err.lower()
+    assert sorted(path.name for path in folder.iterdir()) == before

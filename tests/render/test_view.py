@@ -1,0 +1,286 @@
+"""What the renderers derive from a report: chains, folded stacks, differences, counts, links."""
+
+import io
+import json
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness.diagnosis.report import Counts, Environment, Finding, Remedy, ThreadRef, ThreadReport
+from harness.events.schema import Frame
+from harness.render import chain, facts, text, write_all
+from harness.render.lanes import PALETTE, lanes
+from harness.render.lines import cited, locate
+from harness.render.stacks import fold
+from harness.render.terminal import print_report
+from harness.render.view import View
+from harness.supervise.ended import Ended
+
+from .samples import DRAFTERS, ENDED, FOUND, MAIN, MISSED, PID, SAMPLES, STAMPEDE, THREADS
+
+
+def finding(code, *follows_from):
+    return Finding(
+        code=code,
+        title=code.lower(),
+        root=not follows_from,
+        pid=PID,
+        statements=(),
+        remedy=Remedy(""),
+        follows_from=follows_from,
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ([finding("A")], [("A",)]),
+        # The longer way is the one to show: C follows from A by way of B.
+        ([finding("A"), finding("C", "A", "B"), finding("B", "A")], [("A", "B", "C")]),
+        ([finding("A"), finding("B", "A"), finding("C", "A")], [("A", "B"), ("A", "C")]),
+        ([finding("A"), finding("B"), finding("C", "A", "B")], [("A", "C"), ("B", "C")]),
+        ([finding("A"), finding("B", "X")], [("A",), ("B",)]),
+        ([finding("A", "B"), finding("B", "A")], [("A",), ("B",)]),
+        ([finding("A"), finding("A"), finding("B", "A", "B")], [("A",), ("B",)]),
+    ],
+)
+def test_paths(findings, expected):
+    assert chain.paths(findings) == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ABCDE"), st.sets(st.sampled_from("ABCDEX"))), max_size=6)
+)
+def test_every_code_is_on_a_path(drawn):
+    findings = [finding(code, *sorted(before)) for code, before in drawn]
+    assert {code for way in chain.paths(findings) for code in way} == {f.code for f in findings}
+
+
+def test_a_stack_begins_with_the_programs_own_frame_and_names_the_call_it_was_in():
+    folded = fold(MISSED)
+    assert folded.inside.text == "compile_wrapper"
+    assert folded.inside.place == "torch/_dynamo/eval_frame.py:1116"
+    assert folded.inside.note == "(2 torch frames)"
+    assert [row.text for row in folded.rows] == [
+        "__call__",
+        "forward",
+        "3 torch frames",
+        "forward",
+        "train_step",
+        "_drafter_loop",
+        "2 library frames",
+    ]
+
+
+def test_a_stack_without_a_frame_of_the_programs_keeps_its_innermost():
+    frames = tuple(frame for frame in MISSED if not frame.user)
+    folded = fold(frames)
+    assert folded.inside is None
+    assert [row.text for row in folded.rows][-1] == "4 torch and library frames"
+    assert len(folded.rows) == 4
+
+
+frames = st.builds(
+    Frame,
+    st.sampled_from(["/a/b.py", "/x/site-packages/torch/y.py", "/usr/lib/python3.11/z.py"]),
+    st.integers(1, 99),
+    st.sampled_from("fgh"),
+    st.booleans(),
+)
+
+
+@given(st.lists(frames, max_size=12))
+def test_folding_loses_no_frame(stack):
+    folded = fold(stack)
+    inside = folded.inside.folded if folded.inside else ()
+    shown = [*inside, *(frame for row in folded.rows for frame in row.folded or (row,))]
+    assert [getattr(f, "function", None) or f.text for f in shown] == [f.function for f in stack]
+
+
+def test_differences_name_who_has_what():
+    context, config = View.of(FOUND).differences
+    assert context == (
+        "Contexts differ at the first compiled call. MainThread: `grad off`; "
+        "drafter-0, drafter-1 and drafter-2: `grad on`"
+    )
+    assert config == (
+        "`torch._dynamo.config.recompile_limit` differs: its default in MainThread, drafter-1 and "
+        "drafter-2; `64` in drafter-0"
+    )
+    assert View.of(SAMPLES["clean"]).differences == []
+
+
+def test_a_context_that_lacks_a_part_differs_too():
+    changed = (
+        msgspec.structs.replace(THREADS[0], first_context="grad on, autocast cpu bfloat16"),
+        msgspec.structs.replace(THREADS[2], first_context="grad on"),
+    )
+    (said,) = View.of(msgspec.structs.replace(FOUND, threads=changed)).differences
+    assert said.endswith(
+        "MainThread: `autocast cpu bfloat16`; drafter-1: only what all have in common"
+    )
+
+
+def test_names_that_two_threads_share_come_with_their_ids():
+    twins = tuple(ThreadReport(ThreadRef(tid, "worker", PID), "workload") for tid in (1, 2))
+    view = View.of(msgspec.structs.replace(FOUND, threads=twins))
+    assert view.names(t.thread for t in twins) == "worker (tid 1) and worker (tid 2)"
+    ranks = msgspec.structs.replace(FOUND, environment=Environment(processes=(PID, 7)))
+    assert View.of(ranks).name(MAIN) == f"MainThread (pid {PID})"
+
+
+def test_counts_say_of_how_many_and_when_a_number_is_a_bound():
+    said = [f"{c.number} {c.what}" for c in facts.counts(Counts(1, 1, 1, 0, 16, 2), 4)]
+    assert said == [
+        "1 compile after warm-up",
+        "1 compile in all",
+        "1 thread of 4 seen called compiled code",
+        "0 threads of 4 seen called backward",
+        "16 calls at least of dense attention outside a compiled frame",
+        "2 errors ended a thread, a future's call or the program",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (None, "How the process ended is not known: its supervisor left no record."),
+        (ENDED, "The process ended by itself with exit code 1 after 9.4 s."),
+        (
+            Ended(exit_code=None, signal=11, signal_name="SIGSEGV", wall_s=2),
+            "The process was ended by signal 11 (SIGSEGV) after 2.0 s.",
+        ),
+        (
+            SAMPLES["incomplete"].ended,
+            (
+                "The time limit of 30 s was reached. It was idle then: next to no processor time "
+                "and no new events. "
+                "The harness then ended it with signal 9 (SIGKILL), after 30.2 s."
+            ),
+        ),
+        (
+            Ended(exit_code=None, signal=15, killed_from_outside=True),
+            (
+                "It was killed from outside: neither by itself nor by the harness. "
+                "The process was ended by signal 15 after 0.0 s."
+            ),
+        ),
+    ],
+)
+def test_ending(ended, expected):
+    assert " ".join(facts.ending(ended)) == expected
+
+
+def event(seq, pid=PID):
+    return json.dumps({"point": "guard_miss", "t_ns": seq, "seq": seq, "pid": pid, "data": {}})
+
+
+def test_evidence_is_found_by_line_in_every_file_and_damaged_lines_are_passed_over(tmp_path):
+    (tmp_path / "events.jsonl").write_text(
+        f"{event(1)}\n{event(41)}\nnot json\n{event(42)}\n\n{event(50)}"[:-5], encoding="utf-8"
+    )
+    (tmp_path / "steady-1-000001.jsonl").write_text(f"{event(44)}\n", encoding="utf-8")
+    lines = locate(FOUND, tmp_path)
+    labels = [label for label, _ in lines.labelled(PID, (44, 41, 42, 42, 50))]
+    assert labels == ["events.jsonl:2", "4", "steady-1-000001.jsonl:1", "#50"]
+    assert [line.seq for line in lines] == [41, 42, 44]
+    # Another process's event of the same number is another event.
+    assert lines.cite(7, (41,))[0].file == ""
+
+
+def test_all_evidence_of_a_report_is_looked_up():
+    seqs = {seq for pid, seq in cited(FOUND) if pid == PID}
+    assert {20, 21, 29, 40, 41, 42, 43, 44, 45, 46, 48, 50, 52} <= seqs
+
+
+def test_files_link_to_event_lines_and_replace_earlier_ones(tmp_path):
+    (tmp_path / "events.jsonl").write_text(f"{event(40)}\n{event(41)}\n", encoding="utf-8")
+    (tmp_path / "report.md").write_text("old", encoding="utf-8")
+    paths = write_all(FOUND, tmp_path)
+    assert {kind: path.name for kind, path in paths.items()} == {
+        "json": "report.json",
+        "md": "report.md",
+        "html": "report.html",
+    }
+    assert "[events.jsonl:2](<./events.jsonl#L2>)" in paths["md"].read_text(encoding="utf-8")
+    page = paths["html"].read_text(encoding="utf-8")
+    assert f'href="#event-{PID}-41">events.jsonl:2</a>' in page
+    assert f'id="event-{PID}-41"' in page
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_every_inner_link_of_the_page_has_its_place(tmp_path):
+    (tmp_path / "events.jsonl").write_text("\n".join(map(event, range(60))), encoding="utf-8")
+    page = write_all(FOUND, tmp_path)["html"].read_text(encoding="utf-8")
+    targets = set(re.findall(r'href="#([^"]+)"', page))
+    assert targets
+    assert targets <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_no_file_name_becomes_an_address(tmp_path):
+    (tmp_path / "javascript:alert(1) [x](y).jsonl").write_text(event(41), encoding="utf-8")
+    paths = write_all(FOUND, tmp_path)
+    assert 'href="./javascript%3Aalert%281%29' in paths["html"].read_text(encoding="utf-8")
+    assert "(<./javascript%3Aalert%281%29" in paths["md"].read_text(encoding="utf-8")
+
+
+def printed(report, **options):
+    file = io.StringIO()
+    print_report(report, Console(file=file, **options))
+    return file.getvalue()
+
+
+def test_the_last_line_is_the_command_unfolded():
+    long = msgspec.structs.replace(FOUND, replay="python -m harness.watch -- " + "x" * 200)
+    assert printed(long, width=60).endswith(f"\n{long.replay}\n")
+
+
+def test_what_is_left_out_is_said():
+    many = tuple(
+        msgspec.structs.replace(error, message=f"{number} {'word ' * 300}")
+        for number, error in enumerate(FOUND.errors * 5)
+    )
+    output = printed(msgspec.structs.replace(FOUND, errors=many), width=80)
+    assert "Errors of threads (10)" in output
+    assert "(4 more errors in report.md)" in output
+    assert " ".join(["more", "characters", "in", "report.md"]) in " ".join(output.split())
+
+
+def test_colours_are_for_terminals_and_can_be_declined(monkeypatch):
+    assert "\x1b[" in printed(FOUND, width=80, force_terminal=True)
+    assert "▸" in printed(FOUND, width=80, force_terminal=True)
+    assert "\x1b[" not in printed(FOUND, width=80)
+    assert printed(FOUND, width=80).isascii()
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = printed(FOUND, width=80, force_terminal=True)
+    assert not [code for code in coloured.split("\x1b[")[1:] if code[0] in "34"]
+
+
+def test_shorten_leaves_what_is_hardly_too_long():
+    assert text.shorten("a" * 30, 20, "report.md") == "a" * 30
+    short = text.shorten("a" * 300, 20, "report.md")
+    assert short == "a" * 20 + " ... (280 more characters in report.md)"
+
+
+def test_lanes_put_each_step_where_it_was():
+    picture = lanes(THREADS)
+    assert (picture.start_s, round(picture.end_s, 3)) == (0.9, 4.12)
+    main = picture.lanes[0]
+    assert main.thread.thread == MAIN
+    widest = main.bars[0]
+    assert widest.left == 0
+    assert widest.width == pytest.approx(100 * 2.1 / 3.22)
+    assert max(colour for _, colour in picture.legend) <= PALETTE
+    assert lanes(()) is None
+
+
+def test_a_finding_that_follows_is_no_root():
+    view = View.of(FOUND)
+    assert view.standing(STAMPEDE) == "follows from CR101"
+    assert view.roots == ["CR101"]
+    assert [f.code for f in view.chains[0]] == ["CR101", "CR303", "CR301"]
+    assert view.created(DRAFTERS[0]) == "created by MainThread in start, dflash_min/pipeline.py:76"
