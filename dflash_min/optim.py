@@ -94,9 +94,10 @@ class Average:
     def meet(self) -> None:
         """Wait until all replicas are here: with their gradients made, or with their step done.
 
-        The second keeps gradients alive until all have read them. And no replica steps while another
-        compiles in its next forward: torch's AdamW branches on `torch.compiler.is_compiling()`,
-        which from torch 2.13 on is true in every thread while one compiles.
+        The second keeps gradients alive until all have read them. And no replica steps while
+        another compiles in its next forward: torch's AdamW branches on
+        `torch.compiler.is_compiling()`, which from torch 2.13 on is true in every thread while one
+        compiles.
 
         Raises:
             Stopped: after `abort`.

@@ -6,8 +6,9 @@ Where several entries rejected it for different reasons, the nearest entry decid
 in the inputs only, the thread's state was covered and is not the cause.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from harness.timeline.contexts import differing
 from harness.timeline.model import CodeHistory, Compile, Uncovered
@@ -49,13 +50,30 @@ def seqs_of(call: Uncovered) -> frozenset[int]:
     return frozenset((*call.seqs, *(call.compile.seqs if call.compile else ())))
 
 
-def judgements(timeline: Timeline) -> Iterator[Judgement]:
+_judged: WeakKeyDictionary[Timeline, dict[int, Judgement]] = WeakKeyDictionary()
+
+
+def judgements(timeline: Timeline) -> Iterable[Judgement]:
     """Judge every uncovered call of the program's code that had entries to be checked against."""
-    for history in timeline.program_codes():
-        for call in history.uncovered:
-            judgement = judge(history, call)
-            if judgement is not None:
-                yield judgement
+    return _of(timeline).values()
+
+
+def judgement_of(timeline: Timeline, call: Uncovered) -> Judgement | None:
+    """The judgement of one call; None if it met no entry or nothing is known of why."""
+    return _of(timeline).get(id(call))
+
+
+def _of(timeline: Timeline) -> dict[int, Judgement]:
+    # Most causes ask for them, and they take time in the square of a code object's compiles.
+    known = _judged.get(timeline)
+    if known is None:
+        known = _judged[timeline] = {
+            id(call): judgement
+            for history in timeline.program_codes()
+            for call in history.uncovered
+            if (judgement := judge(history, call)) is not None
+        }
+    return known
 
 
 def judge(history: CodeHistory, call: Uncovered) -> Judgement | None:

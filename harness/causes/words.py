@@ -84,8 +84,11 @@ def begin(text: str) -> str:
 
 
 def seqs(*groups: Iterable[int], limit: int = 12) -> tuple[int, ...]:
-    """Sequence numbers for a statement's evidence, each once, in order, at most ``limit``."""
-    found = sorted({seq for group in groups for seq in group})
+    """Sequence numbers for a statement's evidence, each once, in order, at most ``limit``.
+
+    Zero stands for an event that was not recorded.
+    """
+    found = sorted({seq for group in groups for seq in group if seq})
     return tuple(found[:limit])
 
 

@@ -6,15 +6,17 @@ that have it, and the probe is then reported as missing. Versions were read in t
 2.13.0 and 2.14.1 and run on the first two; an open end means that no version without it is known.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .probes import Unavailable
+from .recorder import Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -142,6 +144,46 @@ _DEAD_ENDS = (
     "session",
     "stacks",
 )
+
+
+class Listener(Protocol):
+    """Who is told of the calls of compiled code; see the wrapper probe."""
+
+    settled: int
+
+    def look(self, frame: FrameType) -> None:
+        """A call, while ``settled`` is not the recorder's epoch."""
+
+    def answered(self, tracing: bool, frame: FrameType) -> bool:  # noqa: FBT001
+        """A call that torch may answer with yes; returns what it is answered."""
+        ...
+
+
+def listening(
+    original: Callable[[], bool], recorder: Recorder, listener: Listener
+) -> Callable[[], bool]:
+    """``is_fx_symbolic_tracing`` with a listener, to be called millions of times."""
+    if FX_FLAG.find() is None:
+
+        @functools.wraps(original)
+        def is_fx_symbolic_tracing() -> bool:
+            if recorder.epoch != listener.settled:
+                listener.look(sys._getframe(1))  # noqa: SLF001 - the caller tells what is called
+            return original() and listener.answered(True, sys._getframe(1))  # noqa: FBT003, SLF001
+
+        return is_fx_symbolic_tracing
+
+    module: Any = sys.modules[FX_FLAG.module]
+
+    # The original is "the flag is set, and nothing compiles": it need not be asked while the flag
+    # is clear. An attribute of a module is the cheapest way to read it.
+    @functools.wraps(original)
+    def is_fx_symbolic_tracing_of_process() -> bool:
+        if recorder.epoch != listener.settled:
+            listener.look(sys._getframe(1))  # noqa: SLF001
+        return module._is_fx_tracing_flag and listener.answered(original(), sys._getframe(1))  # noqa: SLF001
+
+    return is_fx_symbolic_tracing_of_process
 
 
 def stands_for(original: F, wrapper: Callable[..., Any]) -> F:

@@ -1,7 +1,7 @@
 """The coverage and cache sections: what the warm-up compiled, who missed it, and why."""
 
 from harness.causes import words
-from harness.causes.judging import Judgement, judge, repeats, seqs_of
+from harness.causes.judging import Judgement, judgement_of, repeats, seqs_of
 from harness.diagnosis.report import (
     CacheVariant,
     Certainty,
@@ -84,7 +84,7 @@ def _uncovered(
     calls: list[Uncovered],
     context: Context | None,
 ) -> ThreadCoverage:
-    judged = [j for call in calls if (j := judge(history, call)) is not None]
+    judged = [j for call in calls if (j := judgement_of(timeline, call)) is not None]
     reasons = [
         reason.text.strip()
         for call in calls
@@ -196,7 +196,7 @@ def _rejections(timeline: Timeline, history: CodeHistory) -> list[Rejection]:
                 for reason in compile_.reasons
             ]
             continue
-        judgement = judge(history, call)
+        judgement = judgement_of(timeline, call)
         if judgement is not None:
             certainty: Certainty = "inferred"
             found.append(

@@ -108,6 +108,7 @@ class CodeHistory:
     entries_at_end: tuple[CacheEntry, ...] | None = None
     entries_seq: int = 0
     autograd: set[int] = field(default_factory=set)
+    _warmup: list[Compile] | None = None
 
     @property
     def first_compiler(self) -> int | None:
@@ -126,9 +127,11 @@ class CodeHistory:
         return min(others, default=None)
 
     def warmup(self) -> list[Compile]:
-        """Compiles that began before a second thread called it."""
-        end = self.warmup_end
-        return [c for c in self.compiles if end is None or c.t0 < end]
+        """Compiles that began before a second thread called it. For a recording read to its end."""
+        if self._warmup is None:
+            end = self.warmup_end
+            self._warmup = [c for c in self.compiles if end is None or c.t0 < end]
+        return self._warmup
 
     def after_warmup(self) -> list[Compile]:
         """Compiles that began once another thread than the first compiler had called it."""

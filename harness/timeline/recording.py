@@ -5,6 +5,7 @@ be younger or older than this reader: points and fields that it does not know ar
 out.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from harness.events.schema import Event, Header, Step
 from harness.supervise.ended import Ended, read_ended
 from harness.timeline.builder import Builder
 from harness.timeline.timeline import Timeline
+
+MAIN_EVENTS = "events.jsonl"
+"""The main process's recording; other processes have ``events-PID.jsonl``."""
 
 
 class _Peek(msgspec.Struct):
@@ -58,7 +62,8 @@ class Recording:
 
     def events(self) -> Iterator[Event]:
         """Every kept event, file by file. Raises OSError if the folder cannot be read."""
-        for path in sorted(self.folder.glob("events*.jsonl")):
+        paths = self.folder.glob("events*.jsonl")
+        for path in sorted(paths, key=lambda path: (path.name != MAIN_EVENTS, path.name)):
             yield from self._read(path)
 
     def steady(self) -> Iterator[Event]:
@@ -117,7 +122,11 @@ class Recording:
                 try:
                     event = _decode(line)
                 except msgspec.DecodeError:
-                    self._unreadable(line)
+                    mended = _without_surrogates(line)
+                    if mended is None:
+                        self._unreadable(line)
+                    else:
+                        yield mended
                 else:
                     yield event
 
@@ -131,6 +140,32 @@ class Recording:
             self._unknown_seqs.append((peek.pid, peek.seq))
         else:
             self.lines.damaged += 1
+
+
+def _without_surrogates(line: bytes) -> Event | None:
+    r"""Read a line with lone surrogates, which stand for a path's undecodable bytes.
+
+    Python's JSON writes and reads them, the JSON standard knows none; they are kept as ``\udcff``.
+    """
+    if b"\\ud" not in line:
+        return None
+    try:
+        event: Event = msgspec.convert(_mend(json.loads(line)), Event)
+    except (ValueError, msgspec.ValidationError):
+        return None
+    return event
+
+
+def _mend(value: object) -> object:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case list():
+            return [_mend(item) for item in value]
+        case dict():
+            return {_mend(key): _mend(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def _ended(folder: Path) -> Ended | None:

@@ -25,7 +25,7 @@ from harness.timeline.model import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Timeline:
     """One process's recording, indexed.
 

@@ -186,6 +186,31 @@ class TestStampede:
         assert codes(diagnose(script.finish())) == {"CR101"}
 
 
+class TestColdStart:
+    def recording(self, folder, *, probes=None, second="first"):
+        script = Script(folder, probes=probes)
+        two = code(2, "block")
+        script.thread(A, "drafter-0")
+        script.thread(B, "drafter-1")
+        if second == "first":
+            script.call(B, of=two)
+        script.call(A, of=two)
+        script.compile(A, "0/0", of=two)
+        script.compile(B, "0/1", of=two)
+        return diagnose(script.finish())
+
+    def test_a_call_that_began_before_the_first_entry_was_there(self, tmp_path):
+        assert roots(self.recording(tmp_path)) == {"CR208"}
+
+    def test_where_beginnings_go_unseen_a_compile_without_a_miss_tells(self, tmp_path):
+        gone = {"wrapper": "missing", "lock": "missing"}
+        report = self.recording(tmp_path, probes=gone, second="unseen")
+        assert roots(report) == {"CR208"}
+
+    def test_a_compile_after_a_reset_is_no_cold_start(self, tmp_path):
+        assert codes(self.recording(tmp_path, second="unseen")) == set()
+
+
 class TestNewShape:
     def recording(self, script, *, done):
         warm(script)

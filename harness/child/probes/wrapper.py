@@ -5,16 +5,14 @@ before it runs. That question is where this probe listens: it is replaced before
 so dynamo knows no other function and traces what it traced before.
 
 A cached call costs one comparison of two numbers of the process: looking up anything of the calling
-thread's own would cost four times as much. Who has to be looked at is settled elsewhere (``_Watch``),
-and a thread that never called before makes itself known through storage of torch's that the call
-reads anyway.
+thread's own would cost several times as much. Who has to be looked at is settled elsewhere
+(``_Watch``), and a thread that never called before makes itself known through storage of torch's
+that the call reads anyway.
 """
 
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -46,8 +44,7 @@ class WrapperProbe:
         """Replace the function. Raises Unavailable if this torch has none."""
         original = symbols.FX_TRACING.get()
         watch = _Watch(recorder)
-        make = _ask_process_flag if symbols.FX_FLAG.find() is not None else _ask
-        symbols.FX_TRACING.replace(make(recorder, watch, original))
+        symbols.FX_TRACING.replace(symbols.listening(original, recorder, watch))
         try:
             symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
         except Unavailable:
@@ -63,41 +60,6 @@ def _storage(original: object, watch: "_Watch") -> object:
             watch.expect()
 
     return ThreadStorage()
-
-
-def _ask_process_flag(
-    recorder: Recorder, watch: "_Watch", original: Callable[[], bool]
-) -> Callable[[], bool]:
-    names = vars(sys.modules[symbols.FX_FLAG.module])
-    flag = symbols.FX_FLAG.name
-
-    # ``original`` is "the flag is set and no compile is going on", so it need not be asked while
-    # the flag is clear: that is a third of this probe's cost.
-    @functools.wraps(original)
-    def is_fx_symbolic_tracing() -> bool:
-        if recorder.epoch != watch.settled:
-            watch.look(sys._getframe(1))  # noqa: SLF001 - the caller tells which code is called
-        if not names[flag]:
-            return False
-        tracing = original()
-        if tracing:
-            watch.flagged(sys._getframe(1))  # noqa: SLF001
-        return tracing
-
-    return is_fx_symbolic_tracing
-
-
-def _ask(recorder: Recorder, watch: "_Watch", original: Callable[[], bool]) -> Callable[[], bool]:
-    @functools.wraps(original)
-    def is_fx_symbolic_tracing() -> bool:
-        if recorder.epoch != watch.settled:
-            watch.look(sys._getframe(1))  # noqa: SLF001 - the caller tells which code is called
-        tracing = original()
-        if tracing:
-            watch.flagged(sys._getframe(1))  # noqa: SLF001
-        return tracing
-
-    return is_fx_symbolic_tracing
 
 
 class _Watch:
@@ -148,13 +110,14 @@ class _Watch:
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
 
-    def flagged(self, frame: FrameType) -> None:
-        """Record that dynamo saw the FX-tracing flag set: the call raises or runs eager."""
+    def answered(self, tracing: bool, frame: FrameType) -> bool:  # noqa: FBT001 - torch's answer
+        """Pass on the answer; where it is yes, dynamo's call now raises or runs eager: record it."""
         try:
-            if symbols.is_compile_wrapper(frame.f_code):
+            if tracing and symbols.is_compile_wrapper(frame.f_code):
                 self._flagged(frame)
         except Exception:  # noqa: BLE001
             self._recorder.lost += 1
+        return tracing
 
     def _settle(self, epoch: int) -> None:
         """Close the slow path if nobody is left to be looked at in this epoch."""

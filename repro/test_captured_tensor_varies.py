@@ -1,0 +1,33 @@
+"""CR202: the mask function closes over a tensor whose size changes; every other shape stays.
+
+Dynamo guards on what a mask function captures as on any input. Where this torch makes that size
+symbolic nothing misses, and the run is clean.
+"""
+
+
+def test_captured_tensor_varies_fails(watch):
+    result = watch("captured_tensor_varies.py", "vary")
+    if result.count("compiles_after_warmup") == 0:
+        assert result.verdict == "clean"
+        return
+    assert result.verdict == "found"
+    assert result.roots == {"CR202"}
+    assert result.codes <= {"CR202", "CR301", "CR303", "CR310", "CR901"}
+
+
+def test_captured_tensor_varies_control_one_thread_is_a_note(watch):
+    result = watch("captured_tensor_varies.py", "serial")
+    assert result.verdict == "clean"
+    assert result.count("compiles") > 1
+
+
+def test_captured_tensor_varies_fix_is_a_fixed_size(watch):
+    result = watch("captured_tensor_varies.py", "padded")
+    assert result.verdict == "clean"
+    assert result.count("compiles_after_warmup") == 0
+
+
+def test_captured_tensor_varies_in_the_trainer_needs_two_warmup_lengths(train):
+    result = train("--threads", "3", "--warmup", "grad", "--anchors", "vary", "--dynamic", "true")
+    assert result.verdict == "clean"
+    assert result.count("compiles_after_warmup") == 0

@@ -1,0 +1,248 @@
+"""Every verdict and exit code, and what leaves a verdict open."""
+
+import pytest
+
+from harness.causes import CAUSES
+from harness.diagnosis.build import Expectations, diagnose
+from harness.diagnosis.report import NotWatched
+from harness.diagnosis.verdict import decide
+from harness.exits import ExitCode
+
+from ..causes.build import MAIN, PROBES, Script, context, write
+
+A, B = 4001, 4002
+GRAD_MODE = "0/0: GLOBAL_STATE changed: grad_mode "
+
+
+@pytest.fixture
+def script(tmp_path):
+    return Script(tmp_path / "run")
+
+
+def healthy(script):
+    script.call(MAIN)
+    script.compile(MAIN, "0/0")
+    script.backward(MAIN)
+    script.thread(A, "trainer")
+    script.call(A)
+    script.backward(A)
+    return script
+
+
+def faulty(script):
+    script.compile(MAIN, "0/0", ctx=context(grad=False))
+    script.thread(A, "trainer")
+    script.miss(A)
+    script.compile(A, "0/1", reasons=[GRAD_MODE])
+    return script
+
+
+def names(report, *, decisive=True):
+    return [gap.name for gap in report.not_watched if gap.decisive == decisive]
+
+
+GAP = NotWatched(name="guards", state="missing", reason="no such symbol")
+SMALL_GAP = NotWatched(name="x", state="unknown", reason="", decisive=False)
+
+
+@pytest.mark.parametrize(
+    ("readable", "findings", "gaps", "unmet", "calls", "verdict"),
+    [
+        (True, 0, [], [], 3, "clean"),
+        (True, 0, [SMALL_GAP], [], 3, "clean"),
+        (True, 1, [], [], 3, "found"),
+        (True, 1, [GAP], [GAP], 3, "found"),
+        (True, 1, [], [], 0, "found"),
+        (True, 0, [GAP], [], 3, "incomplete"),
+        (True, 0, [GAP], [], 0, "incomplete"),
+        (True, 0, [], [GAP], 3, "incomplete"),
+        (True, 0, [], [], 0, "nothing ran"),
+        (True, 0, [], [GAP], 0, "nothing ran"),
+        (False, 1, [GAP], [], 3, "failed"),
+    ],
+)
+def test_precedence(readable, findings, gaps, unmet, calls, verdict):
+    found = diagnose_faulty_findings() * findings
+    decided = decide(
+        readable=readable, findings=found, gaps=gaps, unmet=unmet, compiled_calls=calls
+    )
+    assert decided == verdict
+
+
+def diagnose_faulty_findings():
+    return [object()]
+
+
+def test_clean_says_what_was_covered(script):
+    report = diagnose(healthy(script).finish())
+    assert (report.verdict, report.exit_code) == ("clean", ExitCode.CLEAN)
+    assert "`flex_attention`" in report.headline
+    assert "1 warm-up compile, 0 after it" in report.headline
+    (covered,) = report.coverage
+    assert [(t.thread.tid, t.state, t.certainty) for t in covered.threads] == [
+        (MAIN, "warm-up", "observed"),
+        (A, "covered", "inferred"),
+    ]
+
+
+def test_found_is_1(script):
+    report = diagnose(faulty(script).finish())
+    assert (report.verdict, report.exit_code) == ("found", ExitCode.FOUND)
+    (covered,) = report.coverage
+    uncovered = covered.threads[-1]
+    assert uncovered.state == "uncovered"
+    assert uncovered.differs == ("gradients off there, on here",)
+    (cache,) = report.caches
+    assert [entry.context.split(",")[0] for entry in cache.entries] == ["grad off", "grad on"]
+    assert cache.rejections[0].guard == "GLOBAL_STATE changed: grad_mode"
+    assert cache.rejections[0].entry == "0/0"
+
+
+@pytest.mark.parametrize("state", ["missing", "failed", "conflict", "disabled"])
+@pytest.mark.parametrize("probe", PROBES)
+def test_any_probe_that_is_not_live_is_incomplete(tmp_path, probe, state):
+    report = diagnose(healthy(Script(tmp_path, probes={probe: state})).finish())
+    assert (report.verdict, report.exit_code) == ("incomplete", ExitCode.INCOMPLETE)
+    assert names(report) == [probe]
+    assert probe in report.headline
+
+
+def test_an_idle_probe_is_fine(tmp_path):
+    script = Script(tmp_path, probes={"workload": "idle", "attention": "idle"})
+    assert diagnose(healthy(script).finish()).verdict == "clean"
+
+
+@pytest.mark.parametrize("probe", sorted({n for c in CAUSES for n in c.EXPLANATION.needs}))
+def test_a_probe_that_a_cause_needs_and_nobody_speaks_of(script, probe):
+    script.lines = [line for line in script.lines if line.get("data", {}).get("name") != probe]
+    report = diagnose(renumbered(healthy(script)).finish())
+    assert report.verdict == "incomplete"
+    assert names(report) == [probe]
+
+
+def renumbered(script):
+    for number, line in enumerate(script.lines, 1):
+        line["seq"] = number
+    script.seq = len(script.lines)
+    return script
+
+
+def test_the_last_state_of_a_probe_counts(script):
+    healthy(script)
+    script.add("probe", MAIN, {"name": "guards", "state": "conflict", "reason": "taken by x"})
+    report = diagnose(script.finish())
+    assert names(report) == ["guards"]
+    assert "taken by x" in report.headline
+
+
+def test_lost_events(script):
+    healthy(script)
+    script.seq += 2
+    assert names(diagnose(script.finish())) == ["recorder"]
+
+
+def test_events_that_the_recorder_itself_counted_as_lost(script):
+    healthy(script)
+    data = {"name": "recorder", "state": "failed", "reason": "3 events could not be written"}
+    script.add("probe", MAIN, data)
+    assert names(diagnose(script.finish())) == ["recorder"]
+
+
+def test_the_two_counts_of_compiles_must_agree(script):
+    healthy(script)
+    script.add("compile_detail", MAIN, {"metrics": 1, "compiles": 2})
+    assert names(diagnose(script.finish())) == ["compile detail"]
+
+
+def test_without_detail_nothing_is_compared(tmp_path):
+    script = healthy(Script(tmp_path, detail=False))
+    script.add("compile_detail", MAIN, {"metrics": 0, "compiles": 1})
+    report = diagnose(script.finish())
+    assert report.verdict == "clean"
+    assert names(report, decisive=False) == ["compile detail"]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"exit_code": 0},
+        {"exit_code": None, "signal": 15, "killed_from_outside": True},
+        {"exit_code": None, "signal": 9, "deadline_hit": True, "idle_at_deadline": False},
+    ],
+)
+def test_no_end_of_its_own(script, ended):
+    report = diagnose(healthy(script).finish(end=False, **ended))
+    assert report.verdict == "incomplete"
+    assert names(report) == ["the program's end"]
+
+
+def test_without_the_parents_word_the_recordings_own_end_counts(script):
+    folder = healthy(script).finish()
+    (folder / "ended.json").unlink()
+    assert diagnose(folder).verdict == "clean"
+
+
+def test_with_neither_it_is_incomplete(script):
+    folder = healthy(script).finish(end=False)
+    (folder / "ended.json").unlink()
+    assert diagnose(folder).verdict == "incomplete"
+
+
+@pytest.mark.parametrize("ended", [{"disk_full": True}, {"child_failure": "boot failed"}])
+def test_what_the_parent_knows_of_the_recording(script, ended):
+    assert diagnose(healthy(script).finish(**ended)).verdict == "incomplete"
+
+
+def test_interrupted_is_130_whatever_was_found(script):
+    report = diagnose(faulty(script).finish(None, signal=2, interrupted=True))
+    assert (report.verdict, report.exit_code) == ("found", ExitCode.INTERRUPTED)
+
+
+def test_no_header_is_a_failure_of_ours(tmp_path):
+    assert diagnose(write(tmp_path, [], {"exit_code": 0})).exit_code == ExitCode.FAILED
+
+
+def test_no_folder_at_all(tmp_path):
+    assert diagnose(tmp_path / "nowhere").verdict == "failed"
+
+
+def test_nothing_ran(script):
+    script.thread(A, "worker")
+    report = diagnose(script.finish())
+    assert (report.verdict, report.exit_code) == ("nothing ran", ExitCode.NOTHING_RAN)
+
+
+def test_a_program_that_failed_before_any_compiled_call_is_found(script):
+    script.error(MAIN, "main", "ImportError", "no module named x")
+    assert [f.code for f in diagnose(script.finish(1)).findings] == ["CR905"]
+
+
+class TestExpectations:
+    def recording(self, script, threads, *, backward=True):
+        script.call(MAIN)
+        script.compile(MAIN, "0/0")
+        script.backward(MAIN)
+        for number in range(threads):
+            tid = script.thread(A + number, f"drafter-{number}")
+            script.call(tid)
+            if backward:
+                script.backward(tid)
+        return script.finish()
+
+    def test_met(self, script):
+        report = diagnose(self.recording(script, 2), Expectations(threads=2))
+        assert report.verdict == "clean"
+
+    def test_the_main_thread_does_not_count(self, script):
+        report = diagnose(self.recording(script, 2), Expectations(threads=3))
+        assert report.verdict == "incomplete"
+        assert names(report) == ["threads"]
+        assert "2 threads called compiled code and backward" in report.headline
+
+    def test_a_thread_without_backward_does_not_count(self, script):
+        folder = self.recording(script, 2, backward=False)
+        assert diagnose(folder, Expectations(threads=2)).verdict == "incomplete"
+
+    def test_what_is_found_is_found(self, script):
+        report = diagnose(faulty(script).finish(), Expectations(threads=3))
+        assert report.verdict == "found"
