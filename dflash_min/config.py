@@ -31,6 +31,7 @@ __all__ = [
 
 WarmupMode = Literal["none", "no_grad", "inference_mode", "grad_forward", "grad"]
 Dynamic = Literal["true", "auto", "false"]
+WarmupDevices = Literal["all", "first"]
 Shapes = Literal["varying", "buckets", "fixed"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 NestedFx = Literal["error", "fallback"]
@@ -102,6 +103,8 @@ class TrainConfig:
     ways), a forward with gradients, or forward and backward (grad)."""
     warmup_lens: tuple[int, ...] | None = None
     """Sequence lengths of the warm-up (CPU 128,160; GPU 512,768)."""
+    warmup_devices: WarmupDevices = "all"
+    """Drafter devices that the warm-up runs on: each of them, or only the first drafter's."""
 
     seq_lens: tuple[int, ...] | None = None
     """Training lengths, taken in turn (CPU 192,224,256; GPU 1024,1536,2048)."""
@@ -174,6 +177,7 @@ class Resolved:
     model: ModelConfig
     warmup: WarmupMode
     warmup_lens: tuple[int, ...]
+    warmup_devices: WarmupDevices
     seq_lens: tuple[int, ...]
     shapes: Shapes
     bucket_lens: tuple[int, ...]
@@ -278,6 +282,7 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
         model=model,
         warmup=config.warmup,
         warmup_lens=warmup_lens,
+        warmup_devices=config.warmup_devices,
         seq_lens=seq_lens,
         shapes=config.shapes,
         bucket_lens=_buckets(config, seq_lens, model),

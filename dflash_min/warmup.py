@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 def warm_up(resolved: Resolved, target: Target, replicas: Sequence[Replica]) -> None:
     """Call each drafter device's attention at each warm-up length, as `resolved.warmup` says.
 
-    The calling thread runs the drafters' own forward (and backward) on one replica of each device.
-    Weights, optimiser state and random generators are left as they were, gradients unset.
+    With `resolved.warmup_devices` "first" only the first drafter's device is called. The calling
+    thread runs the drafters' own forward (and backward) on one replica of each device. Weights,
+    optimiser state and random generators are left as they were, gradients unset.
     """
     if resolved.warmup == "none":
         return
     with observe.phase("warmup"):
-        for replica in {replica.device: replica for replica in reversed(replicas)}.values():
+        warmed = replicas if resolved.warmup_devices == "all" else replicas[:1]
+        for replica in {replica.device: replica for replica in reversed(warmed)}.values():
             with _as_a_thread_of_the_trainer(replica.device, resolved):
                 for length in resolved.warmup_lens:
                     batch = warmup_batch(resolved, target, replica.device, length)

@@ -112,11 +112,13 @@ def leader_of(history: CodeHistory, call: Uncovered) -> Compile | None:
         return None
     for earlier in reversed(history.compiles):
         ended = earlier.t1
+        if ended is not None and ended <= call.t:
+            break  # one lock is around all compiles, so those before it ended earlier still
         if (
             ended is not None
             and earlier.made_entry
             and earlier.tid != call.tid
-            and call.t < ended <= compile_.t0
+            and ended <= compile_.t0
             and repeats(earlier, compile_) is not None
         ):
             return earlier

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from . import torch_symbols as symbols
+from . import unseen
 from .recorder import Recorder
 
 #: Where ``ThreadState.scratch`` keeps the thread's compiles, innermost last.
@@ -48,7 +49,7 @@ class Detail(logging.Handler):
         With a handler attached torch formats its records, in functions of the standard library
         that dynamo would compile where a compiled frame was left at a graph break.
         """
-        symbols.stop_dynamo_below(symbols.TRACE_STRUCTURED.get().__code__)
+        unseen.stop_dynamo_below(symbols.TRACE_STRUCTURED.get().__code__)
         logging.getLogger(symbols.TRACE_LOGGER).addHandler(self)
 
     def compile_begins(self, reasons: list[str]) -> None:

@@ -226,9 +226,7 @@ class Recorder:
             event["where"] = where
         if data is not None:
             event["data"] = data
-        # ensure_ascii also escapes the control bytes that torch's guard texts can hold.
-        text = json.dumps(event, ensure_ascii=True, default=repr)
-        return seq, text.encode("ascii") + b"\n"
+        return seq, _ascii_json(event) + b"\n"
 
     def _write(self, point: str, line: bytes) -> None:
         if point not in STEADY_POINTS:
@@ -306,3 +304,16 @@ def current_thread_name(tid: int) -> str:
     # Thread._active is what threading.current_thread() reads; that call would add an entry.
     thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
     return thread.name if thread is not None else f"thread-{tid}"
+
+
+def _ascii_json(event: dict[str, Any]) -> bytes:
+    """The event as JSON whose every control byte, as torch's guard texts hold them, is escaped.
+
+    A lone surrogate (from a path or an argument that is not UTF-8) is no text that a strict reader
+    takes, so it becomes a question mark.
+    """
+    text = json.dumps(event, ensure_ascii=True, default=repr)
+    if "\\ud" in text:
+        whole = json.dumps(event, ensure_ascii=False, default=repr).encode("utf-8", "replace")
+        text = json.dumps(json.loads(whole), ensure_ascii=True)
+    return text.encode("ascii")

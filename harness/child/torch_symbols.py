@@ -9,14 +9,13 @@ that have it, and the probe is then reported as missing. Versions were read in t
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
 from .probes import Unavailable
-from .recorder import Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,59 +130,68 @@ _GRAPH_RUNNERS = (
 _AOT_RUNTIME = _GRAPH_RUNNERS[:1]
 _LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
 _GENERATED_GRAPH = "<eval_with_key>"
-# Modules of this package that call nothing of the program's.
-_DEAD_ENDS = (
-    "caches",
-    "codes",
-    "context",
-    "detail",
-    "errors",
-    "gpus",
-    "nesting",
-    "recorder",
-    "session",
-    "stacks",
-)
 
 
 class Listener(Protocol):
     """Who is told of the calls of compiled code; see the wrapper probe."""
 
-    settled: int
-
     def look(self, frame: FrameType) -> None:
-        """A call, while ``settled`` is not the recorder's epoch."""
+        """A call from ``frame`` that has to be looked at."""
 
-    def answered(self, tracing: bool, frame: FrameType) -> bool:  # noqa: FBT001
-        """A call that torch may answer with yes; returns what it is answered."""
-        ...
+    def flagged(self, frame: FrameType) -> None:
+        """A call from ``frame`` that torch answers with yes."""
 
 
-def listening(
-    original: Callable[[], bool], recorder: Recorder, listener: Listener
-) -> Callable[[], bool]:
-    """``is_fx_symbolic_tracing`` with a listener, to be called millions of times."""
-    if FX_FLAG.find() is None:
+# What follows is asked by each call of compiled code. Globals of a module are the cheapest state
+# that there is: a thread's own, an object's or a closure's cost two to six times as much there.
+_calm = False
+_listener: Listener
+_asked: Callable[[], bool]
+_fx: Any
 
-        @functools.wraps(original)
-        def is_fx_symbolic_tracing() -> bool:
-            if recorder.epoch != listener.settled:
-                listener.look(sys._getframe(1))  # noqa: SLF001 - the caller tells what is called
-            return original() and listener.answered(True, sys._getframe(1))  # noqa: FBT003, SLF001
 
-        return is_fx_symbolic_tracing
+def listen(listener: Listener) -> None:
+    """Put a question with a listener in the place of ``is_fx_symbolic_tracing``.
 
-    module: Any = sys.modules[FX_FLAG.module]
+    Raises Unavailable if this torch has none.
+    """
+    global _listener, _asked, _fx
+    _asked, _fx, _listener = FX_TRACING.get(), sys.modules[_FX], listener
+    question = _of_thread if FX_FLAG.find() is None else _of_process
+    FX_TRACING.replace(functools.update_wrapper(question, _asked))
 
-    # The original is "the flag is set, and nothing compiles": it need not be asked while the flag
-    # is clear. An attribute of a module is the cheapest way to read it.
-    @functools.wraps(original)
-    def is_fx_symbolic_tracing_of_process() -> bool:
-        if recorder.epoch != listener.settled:
-            listener.look(sys._getframe(1))  # noqa: SLF001
-        return module._is_fx_tracing_flag and listener.answered(original(), sys._getframe(1))  # noqa: SLF001
 
-    return is_fx_symbolic_tracing_of_process
+def set_calm(calm: bool) -> None:  # noqa: FBT001 - it is the value that counts
+    """Whether no call has to be looked at for now."""
+    global _calm  # noqa: PLW0603
+    _calm = calm
+
+
+def is_calm() -> bool:
+    """Whether calls go unseen for now."""
+    return _calm
+
+
+def _of_process() -> bool:
+    # The original is "the flag is set, and nothing compiles": no need to ask while it is clear.
+    if not _calm or _fx._is_fx_tracing_flag:  # noqa: SLF001 - symbols.FX_FLAG
+        return _answer(sys._getframe(1))  # noqa: SLF001 - the caller tells what is called
+    return False
+
+
+def _of_thread() -> bool:
+    if not _calm or _asked():
+        return _answer(sys._getframe(1))  # noqa: SLF001
+    return False
+
+
+def _answer(frame: FrameType) -> bool:
+    if not _calm:
+        _listener.look(frame)
+    tracing = _asked()
+    if tracing:
+        _listener.flagged(frame)
+    return tracing
 
 
 def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
@@ -193,44 +201,6 @@ def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
     """
     setattr(wrapper, INLINE_INSTEAD, original)
     return wrapper  # type: ignore[return-value]
-
-
-def hide_own_frames() -> None:
-    """Have dynamo treat this package's frames as it treats torch's own: run them, never trace.
-
-    What the program calls can go on below such a frame, so dynamo must go on watching there. Below
-    the recorder's own functions there is only the standard library, which would be compiled each
-    time that a compiled frame breaks into something that we record: there dynamo is told to stop
-    looking. Does nothing before dynamo is imported. Raises Unavailable if dynamo would still trace
-    our frames.
-    """
-    if SKIP_FILES_ADD.module not in sys.modules:
-        return
-    check = SKIP_FILES_CHECK.get()
-    if check(__file__).skipped:
-        return
-    for name in _DEAD_ENDS:
-        module = sys.modules.get(f"{__package__}.{name}")
-        for code in _codes_of(vars(module) if module is not None else {}, module):
-            stop_dynamo_below(code)
-    SKIP_FILES_ADD.get()(__package__)
-    if not check(__file__).skipped:
-        raise Unavailable(f"{SKIP_FILES_ADD} does not take {__package__}")
-
-
-def stop_dynamo_below(code: CodeType) -> None:
-    """Have dynamo leave alone the frames of ``code`` and all that they call."""
-    skip = EXEC_SKIP.get()
-    SET_EXEC_STRATEGY.get()(code, EXEC_STRATEGY.get()(skip, skip))
-
-
-def _codes_of(names: Mapping[str, Any], module: ModuleType | None) -> Iterator[CodeType]:
-    """Code of the functions and methods that ``module`` itself defines."""
-    for value in names.values():
-        if isinstance(value, FunctionType) and value.__module__ == getattr(module, "__name__", ""):
-            yield value.__code__
-        elif isinstance(value, type) and value.__module__ == getattr(module, "__name__", ""):
-            yield from _codes_of(vars(value), module)
 
 
 def is_compile_wrapper(code: CodeType) -> bool:

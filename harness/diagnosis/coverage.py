@@ -1,7 +1,7 @@
 """The coverage and cache sections: what the warm-up compiled, who missed it, and why."""
 
 from harness.causes import words
-from harness.causes.judging import Judgement, judgement_of, repeats, seqs_of
+from harness.causes.judging import Judgement, judgement_of, leader_of, repeats, seqs_of
 from harness.diagnosis.report import (
     CacheVariant,
     Certainty,
@@ -132,12 +132,15 @@ def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
         entries = tuple(c.entry for c in history.compiles if c.made_entry and c.entry is not None)
     variants: list[CacheVariant] = []
     digests: dict[str, int] = {}
+    leaders = _leaders(history)
+    numbers: dict[str | None, int] = {}
     for number, entry in enumerate(entries):
         compile_ = made.get(entry.compile_id)
         same = digests.get(entry.digest) if entry.digest else None
         if same is None:
-            same = _repeated(compile_, entries[:number], made)
+            same = numbers.get(leaders[entry.compile_id]) if entry.compile_id in leaders else None
         digests.setdefault(entry.digest, number)
+        numbers.setdefault(entry.compile_id, number)
         variants.append(_cache_variant(timeline, entry, number, compile_, same))
     return CodeCache(
         code=code_ref(history.code),
@@ -148,19 +151,16 @@ def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
     )
 
 
-def _repeated(
-    compile_: Compile | None,
-    before: tuple[CacheEntry, ...],
-    made: dict[str | None, Compile],
-) -> int | None:
-    """An entry that this one's compile repeated, to go by torch's reason for it."""
-    if compile_ is None:
-        return None
-    for number, entry in enumerate(before):
-        earlier = made.get(entry.compile_id)
-        if earlier is not None and repeats(earlier, compile_) == "reason":
-            return number
-    return None
+def _leaders(history: CodeHistory) -> dict[str | None, str | None]:
+    """Which compile each one is known to have repeated, by compile id."""
+    found: dict[str | None, str | None] = {}
+    for call in history.uncovered:
+        leader = leader_of(history, call)
+        if leader is None or call.compile is None:
+            continue
+        if repeats(leader, call.compile) != "call":
+            found[call.compile.compile_id] = leader.compile_id
+    return found
 
 
 def _cache_variant(

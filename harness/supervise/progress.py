@@ -16,6 +16,7 @@ from harness.supervise.folder import EVENTS
 
 _REFRESH_S = 0.25
 _CHUNK = 1 << 20
+_STARTING = "starting"
 
 
 class _Data(msgspec.Struct):
@@ -62,7 +63,7 @@ class Counters:
         self._events = Growing(folder / EVENTS)
         self._segment: tuple[str, Growing] | None = None
         self._decode = msgspec.json.Decoder(_Line).decode
-        self.phase = "starting"
+        self.phase = _STARTING
         self.step: int | None = None
         self.threads = 0
         self.compiles = 0
@@ -80,6 +81,11 @@ class Counters:
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):
                 self._count(self._decode(line))
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the program got past its arguments: it is in a phase, or it compiled."""
+        return self.phase != _STARTING or bool(self.compiles)
 
     def text(self) -> str:
         """Return the counts as words."""
@@ -117,7 +123,8 @@ class Progress:
         log: the program's output, to be copied to stderr; None: show one line instead.
         quiet: the program itself writes to our terminal, so show nothing.
 
-    Off a terminal there is a line at the start and no other.
+    Off a terminal there is one line, which names the run folder, once the program is at work: a
+    program that refuses its arguments has said so in one line, and its folder is gone.
     """
 
     def __init__(self, prog: str, folder: Path, *, log: Path | None, quiet: bool) -> None:
@@ -132,8 +139,6 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
-        if self._start:
-            print(self._start, file=sys.stderr, flush=True)
         if self._live is not None:
             self._live.__enter__()
         return self
@@ -154,9 +159,13 @@ class Progress:
         if now < self._next:
             return
         self._next = now + _REFRESH_S
+        if self._start or self._live is not None:
+            self._counters.update()
+        if self._start and self._counters.at_work:
+            print(self._start, file=sys.stderr, flush=True)
+            self._start = ""
         self._copy_log()
         if self._live is not None:
-            self._counters.update()
             minutes, seconds = divmod(int(now - self._began), 60)
             line = f"{self._prog} {minutes:02d}:{seconds:02d} · {self._counters.text()}"
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

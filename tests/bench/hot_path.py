@@ -13,7 +13,7 @@ import time
 import torch
 from torch._C._dynamo.eval_frame import set_guard_complete_hook
 
-CALLS, ROUNDS = 100, 2000
+CALLS, ROUNDS = 500, 300
 
 
 def question(wrapper):

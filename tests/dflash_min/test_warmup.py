@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._dynamo import config as dynamo_config
 
-from dflash_min import observe
+from dflash_min import observe, warmup
+from dflash_min.config import TrainConfig, resolve
 from dflash_min.warmup import warm_up, warmup_batch
 
 from .trainers import compiles, small, small_dense, state
@@ -154,3 +156,17 @@ def test_nested_fx_fallback_is_set_in_every_thread_and_in_the_warm_up_only():
         dynamo_config.error_on_nested_fx_trace = True
     main = threading.current_thread().name
     assert seen == {main: False, "drafter-0": False, "drafter-1": False}
+
+
+def test_only_the_first_drafters_device_can_be_warmed(monkeypatch):
+    # Two devices cannot be had everywhere; what is warmed is decided by the replicas' devices.
+    called = []
+    monkeypatch.setattr(warmup, "_call", lambda replica, batch, mode: called.append(replica.device))
+    monkeypatch.setattr(warmup, "warmup_batch", lambda *args: None)
+    monkeypatch.setattr(warmup, "_as_a_thread_of_the_trainer", lambda *args: nullcontext())
+    replicas = [SimpleNamespace(device=torch.device("cuda", index)) for index in (0, 0, 1)]
+    for choice, devices in (("all", [0, 1]), ("first", [0])):
+        resolved = resolve(TrainConfig(warmup_devices=choice, warmup_lens=(64,)), gpus=0)
+        warmup.warm_up(resolved, None, replicas)
+        assert sorted(device.index for device in called) == devices
+        called.clear()

@@ -49,6 +49,7 @@ def test_a_file_is_read_once_and_in_whole_lines(tmp_path) -> None:
 def test_verbose_copies_the_log_whole(tmp_path, capfd) -> None:
     log = tmp_path / "child.log"
     log.write_bytes("grün ".encode() * 1000)
+    (tmp_path / "events.jsonl").write_bytes(event("phase", "enter", name="train"))
     with Progress("harness.run", tmp_path, log=log, quiet=False) as progress:
         progress.tick()
         with log.open("ab") as file:
@@ -60,10 +61,18 @@ def test_verbose_copies_the_log_whole(tmp_path, capfd) -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_off_a_terminal_a_start_line_is_all(tmp_path, capfd, quiet) -> None:
+    (tmp_path / "events.jsonl").write_bytes(event("phase", "enter", name="train"))
     with Progress("harness.run", tmp_path, log=None, quiet=quiet) as progress:
         progress.tick()
     line = "" if quiet else f"harness.run: recording in {tmp_path}\n"
     assert capfd.readouterr() == ("", line)
+
+
+def test_there_is_no_line_before_the_program_is_at_work(tmp_path, capfd) -> None:
+    (tmp_path / "events.jsonl").write_bytes(event("thread_start", "instant"))
+    with Progress("harness.run", tmp_path, log=None, quiet=False) as progress:
+        progress.tick()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_on_a_terminal_one_line_is_rewritten_and_removed(tmp_path, capfd, monkeypatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from .. import caches, codes, context, gpus, nesting
+from .. import caches, codes, context, gpus, nesting, unseen
 from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..recorder import Recorder
@@ -29,7 +29,7 @@ class CompilesProbe:
         """Wrap. Raises Unavailable if this torch lacks a symbol."""
         original = symbols.COMPILE.get()
         symbols.CACHE_ENTRIES.get()
-        symbols.hide_own_frames()
+        unseen.hide_own_frames()
         detail = Detail(recorder) if settings.compile_detail else None
         if detail is not None:
             detail.attach()

@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from .. import caches, codes, context
+from .. import caches, codes, context, unseen
 from .. import torch_symbols as symbols
 from ..recorder import Recorder, worth_recording
 from ..settings import Settings
@@ -53,7 +53,7 @@ class GuardsProbe:
         if previous is not None:
             set_hook(previous)
             raise Conflict(f"dynamo's guard-complete hook is taken by {previous!r}")
-        symbols.hide_own_frames()
+        unseen.hide_own_frames()
         recorder.at_end.append(lambda: _report_replaced(recorder, hook))
 
 

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Any
 
-from .. import context
+from .. import context, unseen
 from .. import torch_symbols as symbols
 from ..recorder import Recorder
 from ..settings import Settings
@@ -90,7 +90,7 @@ class LockProbe:
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Replace the lock. Raises Unavailable if this torch has none."""
         symbols.COMPILE_LOCK.replace(WatchedLock(symbols.COMPILE_LOCK.get(), recorder))
-        symbols.hide_own_frames()
+        unseen.hide_own_frames()
 
 
 PROBE = LockProbe()

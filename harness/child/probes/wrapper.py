@@ -4,8 +4,8 @@
 before it runs. That question is where this probe listens: it is replaced before dynamo is imported,
 so dynamo knows no other function and traces what it traced before.
 
-A cached call costs one comparison of two numbers of the process: looking up anything of the calling
-thread's own would cost several times as much. Who has to be looked at is settled elsewhere
+A cached call costs one look at a flag of the process: looking up anything of the calling thread's
+own would cost several times as much. Who has to be looked at is settled elsewhere
 (``_Watch``), and a thread that never called before makes itself known through storage of torch's
 that the call reads anyway.
 """
@@ -42,9 +42,9 @@ class WrapperProbe:
 
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Replace the function. Raises Unavailable if this torch has none."""
-        original = symbols.FX_TRACING.get()
         watch = _Watch(recorder)
-        symbols.FX_TRACING.replace(symbols.listening(original, recorder, watch))
+        symbols.listen(watch)
+        recorder.look_at_all_threads = watch.look_at_all_threads  # type: ignore[method-assign]
         try:
             symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
         except Unavailable:
@@ -65,29 +65,35 @@ def _storage(original: object, watch: "_Watch") -> object:
 class _Watch:
     """What happens off the fast path. Nothing here raises.
 
-    ``settled`` is the recorder's epoch once no thread is left to be looked at in it. Threads are
+    Calls go unseen once no thread is left to be looked at in the recorder's epoch. Threads are
     waited for if they called before, or used torch's storage and so are about to call; those that
     do not for some time are given up until the next epoch.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._next_epoch = recorder.look_at_all_threads
         self._settles = True
         self._storage_speaks = False
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self.settled = _UNSETTLED
+        symbols.set_calm(False)
         # By thread: when it used torch's storage without a call yet; the last epoch it was done in.
         self._expected: dict[int, float] = {}
         self._done: dict[int, int] = {}
         self._opened = (_UNSETTLED, 0.0)
 
+    def look_at_all_threads(self) -> None:
+        """Begin a new epoch (this is the recorder's method once the probe is live)."""
+        self._next_epoch()
+        symbols.set_calm(False)
+
     def never_settle(self) -> None:
         """Look at every call: this torch does not say when a thread first calls."""
         self._settles = False
-        self.settled = _UNSETTLED
+        symbols.set_calm(False)
 
     def expect(self) -> None:
         """Note that the calling thread is new to torch's storage, so likely about to call."""
@@ -95,7 +101,7 @@ class _Watch:
             local = self._recorder.local
             local.scratch[_USED_STORAGE] = True
             self._expected[local.tid] = time.monotonic()
-            self.settled = _UNSETTLED  # after the line above: see _settle
+            symbols.set_calm(False)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
 
@@ -110,14 +116,13 @@ class _Watch:
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
 
-    def answered(self, tracing: bool, frame: FrameType) -> bool:  # noqa: FBT001 - torch's answer
-        """Pass on the answer; where it is yes, dynamo's call now raises or runs eager: record it."""
+    def flagged(self, frame: FrameType) -> None:
+        """Record that dynamo saw the FX-tracing flag set: the call raises or runs eager."""
         try:
-            if tracing and symbols.is_compile_wrapper(frame.f_code):
+            if symbols.is_compile_wrapper(frame.f_code):
                 self._flagged(frame)
         except Exception:  # noqa: BLE001
             self._recorder.lost += 1
-        return tracing
 
     def _settle(self, epoch: int) -> None:
         """Close the slow path if nobody is left to be looked at in this epoch."""
@@ -134,10 +139,10 @@ class _Watch:
                 self._expected.pop(tid, None)
         if self._expected or not self._settles:
             return
-        self.settled = epoch
-        # A thread may have come after the check: it writes the two in the other order.
-        if self._expected:
-            self.settled = _UNSETTLED
+        symbols.set_calm(True)
+        # Whoever came after the checks wrote first what is read here, and then that it is not calm.
+        if self._expected or self._recorder.epoch != epoch:
+            symbols.set_calm(False)
 
     def _first_look(self, tid: int) -> None:
         self._expected.pop(tid, None)
