@@ -34,8 +34,9 @@ EXPLANATION = Explanation(
         snippet=(
             "def serve():\n"
             "    with torch.inference_mode():   # in the thread: the caller's mode is not seen\n"
-            "        ...\n"
+            "        ..."
         ),
+        seen_to_work="torch 2.13.0 on CPU (a warm-up outside inference mode)",
     ),
     versions="all",
     needs=("compiles", "guards"),

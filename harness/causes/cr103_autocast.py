@@ -33,6 +33,7 @@ EXPLANATION = Explanation(
             '    with torch.autocast("cuda", dtype=torch.bfloat16):\n'
             "        ...                            # the compiled calls"
         ),
+        seen_to_work="torch 2.13.0 on CPU",
     ),
     versions="all",
     needs=("compiles", "guards"),

@@ -33,6 +33,7 @@ EXPLANATION = Explanation(
             "    torch.set_default_device(device)   # in the thread: the caller's is not seen\n"
             "    ..."
         ),
+        seen_to_work="torch 2.13.0 on CPU",
     ),
     versions="all",
     needs=("compiles", "guards"),

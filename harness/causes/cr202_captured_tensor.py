@@ -36,7 +36,8 @@ EXPLANATION = Explanation(
             "anchors[:n] = chosen\n"
             "keep = torch.arange(max_anchors) < n"
         ),
-        seen_to_work="torch 2.11.0 on CUDA (fixed anchor count, 10 of 10 runs)",
+        seen_to_work="torch 2.11.0 on CUDA (fixed anchor count, 10 of 10 runs), "
+        "torch 2.13.0 on CPU",
     ),
     versions="all",
     needs=("compiles", "guards"),

@@ -1,7 +1,9 @@
 """``diagnose``: from a run folder to a report."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from harness.causes import CAUSES
 from harness.causes.base import Cause, Found
@@ -12,6 +14,8 @@ from harness.diagnosis.gaps import Expectations
 from harness.diagnosis.report import Counts, Environment, Note, Report
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
+
+T = TypeVar("T")
 
 __all__ = ["Expectations", "diagnose"]
 
@@ -36,12 +40,7 @@ def diagnose(
     recording = source if isinstance(source, Recording) else Recording(source)
     timelines = recording.timelines()
     explanations = [cause.EXPLANATION for cause in causes]
-    found: dict[int, list[Found]] = {}
-    notes: list[Note] = []
-    for timeline in timelines:
-        found[timeline.pid], own = _ask(timeline, causes)
-        notes += own
-    _drop_bare_exit(found, timelines)
+    found, notes = _ask_all(timelines, causes)
     by_code = {explanation.code: explanation for explanation in explanations}
     findings = [f for pid, own in found.items() for f in chain.draw(own, by_code, pid)]
     findings.sort(key=lambda finding: not finding.root)
@@ -71,19 +70,31 @@ def diagnose(
         findings=tuple(findings),
         notes=tuple(notes),
         counts=counts,
-        coverage=tuple(c for timeline in timelines for c in coverage.coverage(timeline)),
-        caches=tuple(c for timeline in timelines for c in coverage.caches(timeline)),
-        errors=tuple(
-            error
-            for timeline in timelines
-            for error in people.errors(timeline, explained(timeline, found[timeline.pid]))
-        ),
-        threads=tuple(thread for timeline in timelines for thread in people.threads(timeline)),
+        coverage=_join(coverage.coverage(timeline) for timeline in timelines),
+        caches=_join(coverage.caches(timeline) for timeline in timelines),
+        errors=_join(people.errors(t, explained(t, found[t.pid])) for t in timelines),
+        threads=_join(people.threads(timeline) for timeline in timelines),
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
         expected_threads=expectations.threads if expectations else None,
     )
+
+
+def _join(parts: Iterable[list[T]]) -> tuple[T, ...]:
+    return tuple(itertools.chain.from_iterable(parts))
+
+
+def _ask_all(
+    timelines: Sequence[Timeline], causes: Sequence[Cause]
+) -> tuple[dict[int, list[Found]], list[Note]]:
+    found: dict[int, list[Found]] = {}
+    notes: list[Note] = []
+    for timeline in timelines:
+        found[timeline.pid], own = _ask(timeline, causes)
+        notes += own
+    _drop_bare_exit(found, timelines)
+    return found, notes
 
 
 def _ask(timeline: Timeline, causes: Iterable[Cause]) -> tuple[list[Found], list[Note]]:
