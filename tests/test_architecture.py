@@ -1,0 +1,126 @@
+"""The rules that keep the rooms apart, each read off the code."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.causes import CAUSES
+
+ROOT = Path(__file__).parent.parent
+CHILD = ROOT / "harness" / "child"
+WITHOUT_TORCH = ("events", "timeline", "causes", "diagnosis", "render")
+
+# Documented by PyTorch under these names; no public spelling of them exists.
+DOCUMENTED = {
+    "torch._dynamo",
+    "torch._dynamo.config",
+    "torch._dynamo.mark_static",
+    "torch._dynamo.maybe_mark_dynamic",
+    "torch._inductor",
+}
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Absolute imports of a file with their nesting: 0 at the top of the module."""
+    found = []
+
+    def visit(node: ast.AST, depth: int) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, depth) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and not child.level:
+                found.extend((f"{child.module}.{alias.name}", depth) for alias in child.names)
+            inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            visit(child, depth + inner)
+
+    visit(ast.parse(path.read_text()), 0)
+    return found
+
+
+def top(name: str) -> str:
+    return name.split(".", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize("path", modules("harness/child"), ids=lambda p: str(p.relative_to(CHILD)))
+def test_the_child_needs_only_the_standard_library_and_never_imports_torch_first(path) -> None:
+    for name, depth in imports(path):
+        # sitecustomize loads the rest of the package under its private name.
+        assert top(name) in sys.stdlib_module_names | {"torch", "_compile_race_child"}, name
+        assert top(name) != "torch" or depth > 0, f"{name} at import time"
+
+
+def test_the_child_can_be_loaded_under_another_name() -> None:
+    for path in modules("harness/child"):
+        assert not any(top(name) == "harness" for name, _ in imports(path)), path
+
+
+@pytest.mark.parametrize("folder", WITHOUT_TORCH)
+def test_a_recording_is_diagnosed_without_torch(folder) -> None:
+    for path in modules(f"harness/{folder}"):
+        assert not any(top(name) == "torch" for name, _ in imports(path)), path
+
+
+def test_nothing_on_the_way_from_a_recording_to_a_report_imports_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import harness.report, harness.explain, harness.run, harness.watch"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_the_trainer_does_not_know_the_harness() -> None:
+    for path in modules("dflash_min"):
+        assert not any(top(name) == "harness" for name, _ in imports(path)), path
+
+
+def private_torch_names(path: Path) -> set[str]:
+    """Dotted names below ``torch`` with a part that begins with an underscore."""
+    names = {name for name, _ in imports(path)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        dotted = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if dotted.startswith("torch.") and dotted.replace(".", "").replace("_", "").isalnum():
+            names.add(dotted)
+    return {
+        name
+        for name in names
+        if top(name) == "torch"
+        and any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+    }
+
+
+def test_private_torch_symbols_have_one_home() -> None:
+    home = CHILD / "torch_symbols.py"
+    for path in modules("harness", "dflash_min"):
+        if path != home:
+            names = private_torch_names(path)
+            # A setting of the documented config module is as documented as the module.
+            left = {n for n in names if n not in DOCUMENTED and "._dynamo.config." not in n}
+            assert not left, path
+
+
+def test_every_cause_in_the_folder_is_in_the_registry() -> None:
+    files = {path.name[2:5] for path in (ROOT / "harness" / "causes").glob("cr[0-9]*.py")}
+    codes = [cause.EXPLANATION.code for cause in CAUSES]
+    assert {code.removeprefix("CR") for code in codes} == files
+    assert len(codes) == len(set(codes))
+
+
+def test_entry_modules_are_thin() -> None:
+    for name in ("run", "watch", "explain", "report", "doctor"):
+        lines = (ROOT / "harness" / f"{name}.py").read_text().count("\n")
+        assert lines <= 150, f"{name}.py has {lines} lines"
+
+
+def test_no_module_has_outgrown_its_subject() -> None:
+    for path in modules("harness", "dflash_min", "repro"):
+        lines = path.read_text().count("\n")
+        # The event schema is one list of one kind of thing.
+        limit = 500 if path.name == "schema.py" else 400
+        assert lines <= limit, f"{path.relative_to(ROOT)} has {lines} lines"
