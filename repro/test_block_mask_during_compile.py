@@ -21,3 +21,7 @@ def test_block_mask_during_compile_fails(watch):
 
 def test_block_mask_during_compile_control_one_after_the_other(watch):
     assert watch("block_mask_during_compile.py", "serial").verdict == "clean"
+
+
+def test_block_mask_during_compile_fix_is_one_lock_around_both(watch):
+    assert watch("block_mask_during_compile.py", "locked").verdict == "clean"

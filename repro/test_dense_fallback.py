@@ -8,13 +8,13 @@ def test_dense_fallback_fails(watch):
     assert result.count("fallbacks") == 3
 
 
-def test_dense_fallback_control_without_threads_is_the_same_fallback(watch):
+def test_dense_fallback_needs_no_second_thread(watch):
     result = watch("dense_fallback.py", "serial-eager")
     assert result.roots == {"CR401"}
     assert result.count("fallbacks") == 3
 
 
-def test_dense_fallback_fix_is_to_call_the_compiled_function(watch):
+def test_dense_fallback_control_and_fix_is_to_call_the_compiled_function(watch):
     result = watch("dense_fallback.py", "compiled")
     assert result.verdict == "clean"
     assert result.count("fallbacks") == 0

@@ -21,3 +21,7 @@ def test_fx_trace_during_call_fails(watch):
 
 def test_fx_trace_during_call_control_one_after_the_other(watch):
     assert watch("fx_trace_during_call.py", "serial").verdict == "clean"
+
+
+def test_fx_trace_during_call_fix_is_one_lock_around_both(watch):
+    assert watch("fx_trace_during_call.py", "locked").verdict == "clean"

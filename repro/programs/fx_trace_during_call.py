@@ -1,17 +1,20 @@
-"""A thread calls compiled code while another is inside an FX trace: ``race``, or ``serial``.
+"""A thread calls compiled code while another is inside an FX trace.
 
-The trace is held inside the traced module until the call has returned or raised, so the two
-overlap on every run.
+``race``: the trace is held inside the traced module until the call has returned or raised, so the
+two overlap on every run. ``locked``: the call comes in the middle of the trace as well, but one
+lock is around both. ``serial``: the call comes after the trace.
 """
 
+import contextlib
 import sys
 import threading
 
 import torch
 import torch.fx
 
-RACE = sys.argv[1] == "race"
+MODE = sys.argv[1]
 tracing, called = threading.Event(), threading.Event()
+lock = threading.RLock() if MODE == "locked" else contextlib.nullcontext()
 
 
 class Held(torch.nn.Module):
@@ -20,7 +23,7 @@ class Held(torch.nn.Module):
     def forward(self, x):
         y = torch.sin(x)
         tracing.set()
-        if RACE:
+        if MODE == "race":
             called.wait(60)
         return y + 1
 
@@ -30,20 +33,22 @@ fast(torch.randn(8))
 
 
 def trace():
-    torch.fx.symbolic_trace(Held())
+    with lock:
+        torch.fx.symbolic_trace(Held())
 
 
 def call():
     tracing.wait(60)
     try:
-        fast(torch.randn(8))
+        with lock:
+            fast(torch.randn(8))
     finally:
         called.set()
 
 
 first = threading.Thread(target=trace, name="quantise")
 first.start()
-if not RACE:
+if MODE == "serial":
     first.join()
 second = threading.Thread(target=call, name="serve")
 second.start()
