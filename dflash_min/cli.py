@@ -60,10 +60,15 @@ def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) ->
 
 def fail(prog: str, message: str) -> NoReturn:
     """End the command for an error of use: one line on stderr, exit code 2."""
+    say(prog, f"error: {message}")
+    raise SystemExit(2)
+
+
+def say(prog: str, message: str) -> None:
+    """Print a message as one line on stderr, whatever characters it holds."""
     # What was typed comes back in messages, line breaks and terminal codes included.
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    print(f"{prog}: error: {line}", file=sys.stderr)
-    raise SystemExit(2)
+    print(f"{prog}: {line}", file=sys.stderr)
 
 
 def to_argv(config: DataclassInstance) -> list[str]:

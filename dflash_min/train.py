@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from dflash_min import cli
 from dflash_min.config import TrainConfig, UsageError, resolve
+from dflash_min.versions import check_torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dflash_min.trainer import Summary
 
 PROG: Final = "dflash_min.train"
-_TORCH_FROM: Final = (2, 11)
-_TORCH_BELOW: Final = (2, 16)
 
 
 def main(argv: Sequence[str] | None = None) -> Summary:
@@ -62,14 +60,11 @@ def check_torch() -> None:
     Raises:
         UsageError: naming the version found and those that are supported.
     """
-    supported = f"{_version(_TORCH_FROM)} up to, not including, {_version(_TORCH_BELOW)}"
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise UsageError(f"torch is not installed; {supported} is needed") from None
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None or not _TORCH_FROM <= (int(match[1]), int(match[2])) < _TORCH_BELOW:
-        raise UsageError(f"torch {version} is not supported; {supported} is needed")
+        version = ""
+    check_torch_version(version, sys.executable)
 
 
 def visible_gpus() -> int:
@@ -123,10 +118,6 @@ def _summary_line(summary: Summary) -> str:
             f"accept_len {summary.held_out_accept_len:.2f}"
         )
     return line
-
-
-def _version(parts: tuple[int, int]) -> str:
-    return ".".join(map(str, parts))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,9 +11,11 @@ import msgspec
 import tyro
 from rich.console import Console
 
-from dflash_min.cli import fail, parse
+from dflash_min.cli import parse
+from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.causes.base import Explanation
+from harness.command import command
 from harness.exits import ExitCode
 from harness.render.output import reader_may_leave
 from harness.render.page import Page
@@ -48,7 +50,7 @@ def look_up(word: str, known: Mapping[str, Explanation]) -> Explanation:
     """The explanation for a code or a name, in any case.
 
     Raises:
-        KeyError: there is none; the argument says so and names the nearest ones.
+        UsageError: there is none; it names the nearest ones.
     """
     by_title = {each.title: each for each in known.values()}
     number = re.fullmatch(r"(?:cr)?(\d+)", word.lower())
@@ -62,7 +64,7 @@ def look_up(word: str, known: Mapping[str, Explanation]) -> Explanation:
         near = difflib.get_close_matches(word.lower(), by_title, n=NEAREST, cutoff=0.5)
         near = [by_title[title].code for title in near]
     names = ", ".join(f"{code} {known[code].title}" for code in near)
-    raise KeyError(f"unknown cause {word!r}; {f'nearest: {names}' if names else 'see --list'}")
+    raise UsageError(f"unknown cause {word!r}; {f'nearest: {names}' if names else 'see --list'}")
 
 
 def _near_codes(number: int, known: Mapping[str, Explanation]) -> list[str]:
@@ -109,21 +111,14 @@ def print_list(known: Mapping[str, Explanation], console: Console | None = None)
         page.put(page.text(each.title), lead=page.text(f"{each.code}  ", "bold"))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Explain causes. Returns the exit code; an unknown code raises SystemExit(2)."""
-    args = parse(
-        Args,
-        sys.argv[1:] if argv is None else argv,
-        prog=PROG,
-        description="Explain a cause that a report names.",
-    )
+@command(PROG)
+def main(argv: list[str]) -> int:
+    """Explain causes; returns the exit code."""
+    args = parse(Args, argv, prog=PROG, description="Explain a cause that a report names.")
     known = explanations()
     if not args.codes and not args.all:
-        fail(PROG, "name a cause, such as CR101, or give --list")
-    try:
-        wanted = [look_up(word, known) for word in args.codes]
-    except KeyError as error:
-        fail(PROG, error.args[0])
+        raise UsageError("name a cause, such as CR101, or give --list")
+    wanted = [look_up(word, known) for word in args.codes]
     if args.all:
         wanted = [*known.values()]
     with reader_may_leave():
@@ -140,4 +135,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -1,10 +1,8 @@
 """``python -m harness.report RUN_FOLDER``: the report again, from what a run left on the disk."""
 
-import contextlib
 import io
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,14 +11,16 @@ import msgspec
 import tyro
 from rich.console import Console
 
-from dflash_min.cli import fail, parse
-from harness.diagnosis.build import Expectations, diagnose
-from harness.diagnosis.report import Report, loads
-from harness.render import WRITERS, file_name, write_all, write_whole
+from dflash_min.cli import parse, say
+from dflash_min.errors import UsageError
+from harness.command import command
+from harness.diagnosis.build import diagnose
+from harness.diagnosis.report import Report
+from harness.events.files import ENDED, EVENTS, event_files, write_whole
+from harness.render import WRITERS, write_all
 from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
 from harness.render.view import View
-from harness.supervise.ended import ENDED
 
 PROG = "harness.report"
 WIDTH = 100
@@ -44,29 +44,19 @@ class Args:
 def make_report(folder: Path) -> Report:
     """Diagnose a run folder again.
 
-    What the recording cannot hold (the command that started the run, what was expected of it) is
-    taken from the folder's earlier report, if there is one; without one, the command watches the
-    recorded program.
+    The replay command is the one that started the run or, where the folder does not say, one that
+    watches the recorded program.
 
     Raises:
         OSError: the folder cannot be read.
-        ValueError: it is no run folder.
+        UsageError: it is no run folder.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder")
-    if not any(folder.glob("events*.jsonl")) and not (folder / ENDED).exists():
-        raise ValueError(f"{folder} is no run folder: it has neither events.jsonl nor {ENDED}")
-    earlier = _earlier(folder)
-    report = diagnose(folder, Expectations(threads=earlier.expected_threads if earlier else None))
-    replay = report.replay or (earlier.replay if earlier else "") or _watch_again(report)
-    return msgspec.structs.replace(report, replay=replay)
-
-
-def _earlier(folder: Path) -> Report | None:
-    try:
-        return loads((folder / file_name("json")).read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return None
+        raise UsageError(f"{folder} is no folder")
+    if not event_files(folder) and not (folder / ENDED).exists():
+        raise UsageError(f"{folder} is no run folder: it has neither {EVENTS} nor {ENDED}")
+    report = diagnose(folder)
+    return msgspec.structs.replace(report, replay=report.replay or _watch_again(report))
 
 
 def _watch_again(report: Report) -> str:
@@ -74,25 +64,22 @@ def _watch_again(report: Report) -> str:
     return shlex.join(["python", "-m", "harness.watch", "--", *program]) if program else ""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make the report. Returns its exit code; SystemExit(2) after one line for errors of use."""
-    args = parse(
-        Args,
-        sys.argv[1:] if argv is None else argv,
-        prog=PROG,
-        description="Make the report of a run again from its folder.",
-    )
+@command(PROG)
+def main(argv: list[str]) -> int:
+    """Make the report; returns its exit code."""
+    description = "Make the report of a run again from its folder."
+    args = parse(Args, argv, prog=PROG, description=description)
     try:
         report = make_report(args.folder)
         if args.out is not None:
             write_whole(args.out, _text(args, report))
-    except (OSError, ValueError) as error:
-        fail(PROG, _reason(error))
+    except OSError as error:
+        raise UsageError(_reason(error)) from error
     try:
         write_all(report, args.folder)
     except OSError as error:
         # Somebody else's folder can still be read.
-        print(f"{PROG}: the folder's files stay as they are: {_reason(error)}", file=sys.stderr)
+        say(PROG, f"the folder's files stay as they are: {_reason(error)}")
     if args.out is None:
         with reader_may_leave():
             if args.format == "terminal":
@@ -110,12 +97,9 @@ def _text(args: Args, report: Report) -> str:
     return file.getvalue()
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        raise SystemExit(main())
+    sys.exit(main())

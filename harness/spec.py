@@ -12,13 +12,20 @@ from dflash_min.cli import to_argv
 from dflash_min.config import TrainConfig, resolve
 from dflash_min.errors import UsageError
 from harness.child.attach import PROBES
-from harness.supervise.expect import check_expectations
+from harness.expect import check_expectations
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # More GPUs than a host has: what is wrong with none and with these is wrong in itself.
 _MANY_GPUS = 64
+
+
+def check_probes(names: Sequence[str]) -> None:
+    """Refuse a value of ``--no-probe`` that names no probe. Raises UsageError."""
+    for name in names:
+        if name not in PROBES:
+            raise UsageError(f"--no-probe: there is no probe {name}; {', '.join(PROBES)}")
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,7 @@ class WatchOptions:
             raise UsageError(f"--timeout must be a number of seconds above 0, got {self.timeout}")
         if self.max_events_mb < 1:
             raise UsageError(f"--max-events-mb must be at least 1, got {self.max_events_mb}")
-        for name in self.no_probe:
-            if name not in PROBES:
-                raise UsageError(f"--no-probe: there is no probe {name}; {', '.join(PROBES)}")
+        check_probes(self.no_probe)
         check_expectations(self.expect, self.expect_only, known_causes)
 
 

@@ -75,6 +75,13 @@ def test_nothing_on_the_way_from_a_recording_to_a_report_imports_torch() -> None
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+def test_the_supervisor_knows_nothing_of_diagnosis() -> None:
+    allowed = {"child", "events", "exits", "supervise", "__version__"}
+    for path in modules("harness/supervise"):
+        ours = {name.split(".")[1] for name, _ in imports(path) if top(name) == "harness"}
+        assert ours <= allowed, path
+
+
 def test_the_trainer_does_not_know_the_harness() -> None:
     for path in modules("dflash_min"):
         assert not any(top(name) == "harness" for name, _ in imports(path)), path

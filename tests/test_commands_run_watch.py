@@ -1,6 +1,7 @@
 """``harness.run`` and ``harness.watch`` as commands: bad input, exit codes, what they leave."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,17 +10,17 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
-from harness import run, watch
+from harness import flow, run, watch
 from harness.child.recorder import Recorder
-from harness.diagnosis.report import loads
+from harness.diagnosis.report import Report, loads
+from harness.events.ended import Ended
 from harness.spec import RunSpec, arguments_of_file
-from harness.supervise import flow
-from harness.supervise.ended import Ended
 
 ROOT = Path(__file__).parents[1]
-REPORTS = {"report.json", "report.md", "report.html", "events.jsonl", "ended.json"}
+REPORTS = {"report.json", "report.md", "report.html", "events.jsonl", "ended.json", "run.json"}
 
 
 @pytest.fixture(autouse=True)
@@ -134,19 +135,32 @@ def test_what_only_the_trainer_can_refuse_is_one_line_too(tmp_path) -> None:
     (tmp_path / "data.txt").write_bytes(b"\x00\xff\x00binary")
     done = command("harness.run", "--data", "data.txt", "--threads", "1")
     assert (done.returncode, done.stdout) == (2, "")
-    start, line = done.stderr.splitlines()
-    assert start.startswith("harness.run: recording in ")
+    (line,) = done.stderr.splitlines()
     assert line.startswith("harness.run: error: ")
     assert "data.txt" in line
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
-@pytest.mark.parametrize("worked", [False, True])
-def test_exit_code_2_after_some_work_is_not_taken_for_a_usage_error(tmp_path, worked) -> None:
+@pytest.mark.parametrize(
+    ("point", "worked"),
+    [
+        ("thread_start", False),
+        ("block_mask", False),
+        ("wrapper", True),
+        ("guard_miss", True),
+        ("dynamo_compile", True),
+        ("phase", True),
+        ("step", True),  # the one that goes to a segment of its own
+    ],
+)
+def test_exit_code_2_after_some_work_is_not_taken_for_a_usage_error(
+    tmp_path, point, worked
+) -> None:
     recorder = Recorder(str(tmp_path))
     recorder.emit("header", {"schema": 1})
-    if worked:
-        recorder.emit("dynamo_compile", {"code": {}}, edge="enter")
+    for _ in range(9000):  # more than is read at once
+        recorder.emit("thread_start", {"name": "a thread of some library that starts many"})
+    recorder.emit(point, {}, edge="enter")
     ended = Ended(exit_code=2, stderr_tail="warning: x\ntrain: error: --data: is empty\n")
     assert flow._refusal(ended, tmp_path) == (None if worked else "--data: is empty")
     assert flow._refusal(Ended(exit_code=2, stderr_tail="Traceback\nE: x"), tmp_path) is None
@@ -321,3 +335,82 @@ def test_run_trains_under_the_watch_and_finds_the_no_grad_warmup(tmp_path) -> No
     assert (folder / "child.log").stat().st_size > 0
     assert report["ended"]["command"][1:3] == ["-m", "dflash_min.train"]
     assert report["replay"] == f"python -m harness.run {' '.join(arguments)}"
+
+
+def _report_again(folder: Path) -> Report:
+    done = command("harness.report", str(folder), "--format", "json")
+    assert done.stderr == ""
+    return loads(done.stdout.encode())
+
+
+def test_what_was_not_watched_reads_the_same_in_a_later_report(tmp_path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
+    python.chmod(0o755)
+    assert command("harness.watch", "--python", str(python), "--", program("")).returncode == 3
+    first = (run_folder() / "report.json").read_bytes()
+    assert _report_again(run_folder()) == loads(first)
+
+
+KILLED = {
+    "harness.watch": ("harness.watch", "--", "program.py"),
+    "harness.run": ("harness.run", "--device", "cpu", "--threads", "2", "--steps", "100000"),
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_parent_takes_nothing_along(name) -> None:
+    program("import os; print('up', os.getpid(), flush=True); import time; time.sleep(600)")
+    parent = subprocess.Popen(
+        [sys.executable, "-m", *KILLED[name]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        child = _recorded_process(parent)
+    finally:
+        parent.kill()
+        parent.wait(30)
+    child.kill()
+    psutil.wait_procs([child], timeout=30)
+    folder = run_folder()
+    assert not (folder / "ended.json").exists()
+    report = _report_again(folder)
+    assert report.replay == shlex.join(["python", "-m", *KILLED[name]])
+    assert report.expected_threads == (2 if name == "harness.run" else None)
+    unmet = [item.reason for item in report.not_watched if item.name == "threads"]
+    assert len(unmet) == (name == "harness.run")
+
+
+def _recorded_process(parent: subprocess.Popen[bytes]) -> psutil.Process:
+    """The watched program, once it has recorded something."""
+    while parent.poll() is None:
+        for path in Path("reports").glob("*/events.jsonl"):
+            first = path.read_bytes().partition(b"\n")
+            if first[1]:
+                return psutil.Process(json.loads(first[0])["pid"])
+        time.sleep(0.02)
+    raise AssertionError("the parent ended before its program had started")
+
+
+def test_a_full_disk_before_the_start_is_a_usage_error(monkeypatch, tmp_path, capsys) -> None:
+    def full(folder: Path, run: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(flow, "write_run", full)
+    with pytest.raises(SystemExit) as ended:
+        watch.main(["--", program("")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(": No space left on device\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_a_full_disk_at_the_end_does_not_hide_how_the_program_ended(monkeypatch) -> None:
+    def full(folder: Path, ended: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("harness.supervise.process.write_ended", full)
+    assert watch.main(["--", program("import sys; sys.exit(7)")]) == 1
+    report = loads((run_folder() / "report.json").read_bytes())
+    assert [finding.code for finding in report.findings] == ["CR905"]

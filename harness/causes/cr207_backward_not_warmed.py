@@ -7,7 +7,7 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.cr208_cold_start import cold_started
 from harness.diagnosis.report import Certainty, Remedy, Statement
-from harness.timeline.model import BackwardCompile, Compile
+from harness.timeline.model import BackwardCompile, CodeHistory, Compile
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -81,8 +81,8 @@ def _finding(timeline: Timeline, found: Sequence[_Instance]) -> Found:
         code="CR207",
         statements=tuple(_statement(timeline, i) for i in found[: words.NAMES_SHOWN]),
         headline=(
-            f"{words.subject(timeline, tids, histories)} compiled the backward of {codes} in the "
-            f"middle of the run: {makers} compiled the forward and called no backward with it."
+            f"{_who(timeline, found, histories, codes)} in the middle of the run: {makers} "
+            "compiled the forward and called no backward with it."
         ),
         explains=frozenset(seq for i in found for seq in i.backward.seqs),
         because=frozenset(seq for i in found for seq in i.forward.seqs),
@@ -105,6 +105,19 @@ def _finding(timeline: Timeline, found: Sequence[_Instance]) -> Found:
             ),
         ),
     )
+
+
+def _who(
+    timeline: Timeline,
+    found: Sequence[_Instance],
+    histories: Sequence[CodeHistory],
+    codes: str,
+) -> str:
+    tids = list(dict.fromkeys(tid for i in found for tid in i.tids))
+    if all(i.certainty == "observed" for i in found):
+        return f"{words.subject(timeline, tids, histories)} compiled the backward of {codes}"
+    # Fewer may have called than are candidates, so no number of threads can be given.
+    return f"The backward of {codes} was compiled on behalf of {words.names(timeline, tids, 'or')}"
 
 
 def _in_warmup(timeline: Timeline, forward: Compile) -> bool:

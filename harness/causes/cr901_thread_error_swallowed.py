@@ -1,11 +1,12 @@
 """CR901: an error in a thread or a future that the program never learned of."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Container, Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.errors import explained, unread
-from harness.diagnosis.report import Remedy, Stack, Statement
+from harness.causes.errors import explained, handled, torchs_own, unread
+from harness.diagnosis.report import Note, Remedy, Stack, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
 
@@ -23,7 +24,8 @@ EXPLANATION = Explanation(
     evidence=(
         "An exception in a future whose `result()` or `exception()` nobody called; or a thread "
         "that died of an error explained by another finding, in a program that ended with exit "
-        "code 0."
+        "code 0. An error without a frame of the program's in a thread that torch started for "
+        "itself is a note."
     ),
     remedy=Remedy(
         text="Ask every future for its result, and let a thread's error stop the program.",
@@ -40,12 +42,13 @@ EXPLANATION = Explanation(
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
     """Errors that were swallowed."""
-    futures = unread(timeline)
     known = explained(timeline, earlier)
+    outcome = Outcome(notes=_notes(timeline, known))
+    futures = [e for e in unread(timeline) if e.seq in known or not torchs_own(timeline, e)]
     zero = timeline.ended is not None and timeline.ended.exit_code == 0
     died = [e for e in timeline.errors if e.via == "thread" and e.seq in known and zero]
     if not futures and not died:
-        return Outcome()
+        return outcome
     own = [error for error in futures if error.seq not in known]
     errors = sorted([*futures, *died], key=lambda error: error.t)
     tids = [error.tid for error in errors]
@@ -59,7 +62,31 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
         threads=words.refs(timeline, tids),
         stacks=tuple(_stack(timeline, error) for error in errors[:2]),
     )
-    return Outcome(found=[found])
+    outcome.found.append(found)
+    return outcome
+
+
+def _notes(timeline: Timeline, known: Container[int]) -> list[Note]:
+    own: dict[tuple[int, str, str], list[ErrorSeen]] = defaultdict(list)
+    for error in timeline.errors:
+        if error.seq not in known and torchs_own(timeline, error) and not handled(timeline, error):
+            own[error.tid, error.via, short(error)].append(error)
+    return [_note(timeline, errors) for errors in own.values()]
+
+
+def _note(timeline: Timeline, errors: Sequence[ErrorSeen]) -> Note:
+    first = errors[0]
+    kept = f"was kept in {words.count(len(errors), 'future')} that nobody asked, in"
+    return Note(
+        text=(
+            f"{short(first)} {kept if first.via == 'future' else 'ended'} "
+            f"`{timeline.name(first.tid)}`, a thread that torch started for itself. No frame of "
+            "the program's is in it, so it is none of the program's errors."
+        ),
+        code="CR901",
+        pid=timeline.pid,
+        evidence=words.seqs((timeline.threads[first.tid].creation_seq,), (e.seq for e in errors)),
+    )
 
 
 def _statement(timeline: Timeline, error: ErrorSeen) -> Statement:

@@ -6,7 +6,7 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.cr901_thread_error_swallowed import short
 from harness.causes.cr902_native_crash import crash_signal
-from harness.causes.errors import distinct, explained, handled
+from harness.causes.errors import distinct, explained, handled, torchs_own
 from harness.diagnosis.report import Remedy, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -37,7 +37,13 @@ _TAIL_LINES = 8
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
     """Errors and exits that nothing else accounts for."""
     known = explained(timeline, earlier)
-    open_ = [e for e in timeline.errors if e.seq not in known and not handled(timeline, e)]
+    open_ = [
+        error
+        for error in timeline.errors
+        if error.seq not in known
+        and not handled(timeline, error)
+        and not torchs_own(timeline, error)
+    ]
     errors = distinct(open_)
     if errors:
         return Outcome(found=[_of_errors(timeline, errors, open_)])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from harness.causes.base import Found
+from harness.timeline import frames
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
 
@@ -43,6 +44,23 @@ def explained(timeline: Timeline, found: Iterable[Found]) -> dict[int, tuple[str
 def handled(timeline: Timeline, error: ErrorSeen) -> bool:
     """Whether an error was kept in a future that somebody asked, so that the program knew of it."""
     return error.via == "future" and error.future in timeline.futures_read
+
+
+def torchs_own(timeline: Timeline, error: ErrorSeen) -> bool:
+    """Whether an error is torch's own affair, which no program can hear of or prevent.
+
+    It is if a thread that torch started for itself raised it or put it into a future, and no frame
+    of the program's is in the exception, its causes or its contexts. At exit inductor closes its
+    pool of compile workers, for one, with ``RuntimeError: SubprocPool closed`` in the futures of
+    the jobs that are left (``torch/_inductor/compile_worker/subproc_pool.py``).
+    """
+    thread = timeline.threads.get(error.tid)
+    return (
+        error.via != "main"
+        and thread is not None
+        and frames.is_started_by_torch(thread.creation)
+        and not any(frame.user for link in error.chain for frame in link.frames)
+    )
 
 
 def unread(timeline: Timeline) -> list[ErrorSeen]:

@@ -162,10 +162,12 @@ def _overlap(timeline: Timeline, miss: Miss) -> Statement:
 
 def _warmed(timeline: Timeline, first: Judgement) -> Statement:
     warmup = first.history.warmup()
-    made = words.listing(shapes(compile_.inputs) or "inputs not recorded" for compile_ in warmup)
+    warmed = [shapes(compile_.inputs) or "inputs not recorded" for compile_ in warmup]
     called = shapes(first.call.compile.inputs) if first.call.compile else ""
-    text = f"The warm-up compiled `{first.call.code.name}` for: {made}."
-    if called:
+    text = f"The warm-up compiled `{first.call.code.name}` for: {words.listing(warmed)}."
+    if called in warmed:
+        text += f" `{timeline.name(first.call.tid)}` called it with tensors of the same shapes."
+    elif called:
         text += f" `{timeline.name(first.call.tid)}` called it with: {called}."
     evidence = words.seqs(*(compile_.seqs[:1] for compile_ in warmup), first.seqs)
     return Statement(text, "observed", evidence)

@@ -2,6 +2,7 @@
 
 Version = tuple[int, int]
 
+UNKNOWN: Version = (0, 0)
 FX_FLAG_PER_THREAD: Version = (2, 14)
 FX_FLAG_MASKED: Version = (2, 13)
 CONFIG_PER_THREAD: Version = (2, 12)
@@ -15,7 +16,7 @@ def fx_flag(version: Version, name: str) -> str:
         version: torch's (major, minor); (0, 0) if not known.
         name: torch's full version, for the sentence.
     """
-    if version == (0, 0):
+    if version == UNKNOWN:
         return "The torch version is not known, so nor is whether it can raise the FX error."
     if version >= FX_FLAG_PER_THREAD:
         return (

@@ -36,17 +36,17 @@ def times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
-def listing(items: Iterable[str], limit: int = NAMES_SHOWN) -> str:
+def listing(items: Iterable[str], limit: int = NAMES_SHOWN, last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``; past ``limit``, ``a, b, c and 5 more``."""
     shown = list(dict.fromkeys(items))
     if len(shown) > limit:
         shown = [*shown[: limit - 1], f"{len(shown) - limit + 1} more"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
-def names(timeline: Timeline, tids: Iterable[int]) -> str:
+def names(timeline: Timeline, tids: Iterable[int], last: str = "and") -> str:
     """The threads' names, a few of them."""
-    return listing(f"`{timeline.name(tid)}`" for tid in tids)
+    return listing((f"`{timeline.name(tid)}`" for tid in tids), last=last)
 
 
 def codes(found: Iterable[Code]) -> str:
@@ -58,15 +58,19 @@ def subject(timeline: Timeline, tids: Iterable[int], histories: Iterable[CodeHis
     """Who did it, for the start of a sentence: ``All 3 drafter threads``.
 
     Counted against the threads other than the main one that were seen at any of ``histories``.
+    Autograd's threads work on behalf of the others, so they are named only where no other did it.
     """
     doers = list(dict.fromkeys(tids))
-    seen = {tid for history in histories for tid in history.sightings}
+    served = timeline.autograd
+    doers = [tid for tid in doers if tid not in served] or doers
+    seen = {tid for history in histories for tid in history.sightings} - served
     others = {tid for tid in seen | set(doers) if tid != timeline.main_tid}
     if len(doers) == 1:
-        return f"Thread `{timeline.name(doers[0])}`"
+        whose = "Autograd's thread" if doers[0] in served else "Thread"
+        return f"{whose} `{timeline.name(doers[0])}`"
     if timeline.main_tid in doers:
         return f"{len(doers)} threads ({names(timeline, doers)})"
-    noun = f"{_common(timeline, doers)}threads"
+    noun = f"{_common(timeline, others)}threads"
     if set(doers) == others:
         return f"All {len(doers)} {noun}" if len(doers) > 2 else f"Both {noun}"
     return f"{len(doers)} of {len(others)} {noun}"
@@ -92,7 +96,7 @@ def seqs(*groups: Iterable[int], limit: int = 12) -> tuple[int, ...]:
     return tuple(found[:limit])
 
 
-def _common(timeline: Timeline, tids: Sequence[int]) -> str:
+def _common(timeline: Timeline, tids: Iterable[int]) -> str:
     """What the threads' names have in common, as an adjective: ``drafter ``."""
     heads = {timeline.name(tid).split(" (")[0].rstrip("0123456789_-:. ") for tid in tids}
     head = heads.pop() if len(heads) == 1 else ""

@@ -67,7 +67,7 @@ class Attachment:
         try:
             probe.install(self._recorder, self._settings)
         except Unavailable as error:
-            self.report(probe.name, "missing", str(error))
+            self.report(probe.name, error.state, str(error))
         except Exception as error:  # noqa: BLE001 - the program goes on unwatched at this point
             self.report(probe.name, "failed", _last_line(error))
         else:

@@ -303,7 +303,23 @@ def current_thread_name(tid: int) -> str:
     """Name of the calling thread, without making a dummy ``Thread`` for a foreign one."""
     # Thread._active is what threading.current_thread() reads; that call would add an entry.
     thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    if thread is not None and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
+        name: str = thread.name
+        return name
+    # A thread of C++ may have told the system its name: autograd's is "pt_autograd_" and a device
+    # index (torch/csrc/autograd/engine.cpp). Without one it has the process's.
+    system = _system_name(tid)
+    if system and system != _system_name(os.getpid()):
+        return system
     return thread.name if thread is not None else f"thread-{tid}"
+
+
+def _system_name(tid: int) -> str:
+    try:
+        with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().strip()
+    except OSError:  # not Linux
+        return ""
 
 
 def _ascii_json(event: dict[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 A symbol is looked up when a probe is installed and never earlier: nothing here imports torch or
 any part of it. A symbol that is not there raises ``Unavailable`` with its name and the versions
 that have it, and the probe is then reported as missing. Versions were read in the wheels of 2.11.0,
-2.13.0 and 2.14.1 and run on the first two; an open end means that no version without it is known.
+2.13.0 and 2.14.1 and run on all three; an open end means that no version without it is known.
 """
 
 import functools

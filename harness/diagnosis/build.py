@@ -1,14 +1,15 @@
 """``diagnose``: from a run folder to a report."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from harness.causes import CAUSES
 from harness.causes.base import Cause, Found
 from harness.causes.cr401_dense_attention import total
-from harness.causes.errors import explained
+from harness.causes.errors import explained, torchs_own
+from harness.causes.lost_options import lost_options
 from harness.diagnosis import chain, coverage, gaps, headline, people, verdict
 from harness.diagnosis.gaps import Expectations
 from harness.diagnosis.report import Counts, Environment, Note, Report
@@ -31,13 +32,16 @@ def diagnose(
 
     Args:
         source: a run folder, or one already opened.
-        expectations: what the program must have done for its verdict to count.
+        expectations: what the program must have done for its verdict to count; None: what the
+            recording says.
         causes: the causes to look for.
 
     Raises:
         OSError: the folder cannot be read.
     """
     recording = source if isinstance(source, Recording) else Recording(source)
+    if expectations is None:
+        expectations = Expectations(recording.run.expected_threads if recording.run else None)
     timelines = recording.timelines()
     explanations = [cause.EXPLANATION for cause in causes]
     found, notes = _ask_all(timelines, causes)
@@ -45,8 +49,9 @@ def diagnose(
     findings = [f for pid, own in found.items() for f in chain.draw(own, by_code, pid)]
     findings.sort(key=lambda finding: not finding.root)
     unwatched = gaps.gaps(recording, timelines, explanations)
-    unmet = gaps.unmet(expectations or Expectations(), timelines)
-    counts = _counts(timelines)
+    unmet = gaps.unmet(expectations, timelines)
+    accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
+    counts = _counts(timelines, accounted)
     decided = verdict.decide(
         readable=any(timeline.header is not None for timeline in timelines),
         findings=findings,
@@ -66,18 +71,20 @@ def diagnose(
             timelines=timelines,
             counts=counts,
             missing=missing,
+            ended=recording.ended,
         ),
         findings=tuple(findings),
         notes=tuple(notes),
         counts=counts,
         coverage=_join(coverage.coverage(timeline) for timeline in timelines),
         caches=_join(coverage.caches(timeline) for timeline in timelines),
-        errors=_join(people.errors(t, explained(t, found[t.pid])) for t in timelines),
+        errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
         threads=_join(people.threads(timeline) for timeline in timelines),
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
-        expected_threads=expectations.threads if expectations else None,
+        replay=recording.run.replay if recording.run else "",
+        expected_threads=expectations.threads,
     )
 
 
@@ -92,7 +99,7 @@ def _ask_all(
     notes: list[Note] = []
     for timeline in timelines:
         found[timeline.pid], own = _ask(timeline, causes)
-        notes += own
+        notes += [*own, *lost_options(timeline)]
     _drop_bare_exit(found, timelines)
     return found, notes
 
@@ -114,7 +121,7 @@ def _drop_bare_exit(found: Mapping[int, list[Found]], timelines: Sequence[Timeli
         main[:] = [f for f in main if not (f.code == "CR905" and not f.explains)]
 
 
-def _counts(timelines: Sequence[Timeline]) -> Counts:
+def _counts(timelines: Sequence[Timeline], accounted: Mapping[int, Container[int]]) -> Counts:
     histories = [history for timeline in timelines for history in timeline.program_codes()]
     return Counts(
         compiles=sum(len(history.compiles) for history in histories),
@@ -126,7 +133,11 @@ def _counts(timelines: Sequence[Timeline]) -> Counts:
             for thread in timeline.threads.values()
         ),
         fallbacks=sum(total(timeline.dense) for timeline in timelines),
-        thread_errors=sum(len(timeline.errors) for timeline in timelines),
+        thread_errors=sum(
+            error.seq in accounted[timeline.pid] or not torchs_own(timeline, error)
+            for timeline in timelines
+            for error in timeline.errors
+        ),
     )
 
 

@@ -62,6 +62,8 @@ def _thread(timeline: Timeline, history: CodeHistory, tid: int) -> ThreadCoverag
     own = [call for call in history.uncovered if call.tid == tid]
     uncovered = [call for call in own if call.compile is None or id(call.compile) not in warm]
     context = _context(timeline, history, tid, uncovered or own)
+    if tid in timeline.autograd:
+        return _autograd(timeline, history, tid, own, context)
     if uncovered:
         return _uncovered(timeline, history, tid, uncovered, context)
     makes_warmup = any(compile_.tid == tid for compile_ in history.warmup())
@@ -85,12 +87,6 @@ def _uncovered(
     context: Context | None,
 ) -> ThreadCoverage:
     judged = [j for call in calls if (j := judgement_of(timeline, call)) is not None]
-    reasons = [
-        reason.text.strip()
-        for call in calls
-        if call.compile is not None
-        for reason in call.compile.reasons
-    ]
     return ThreadCoverage(
         thread=words.ref(timeline, tid),
         state="uncovered",
@@ -99,9 +95,36 @@ def _uncovered(
         differs=tuple(dict.fromkeys(text for j in judged for text in _differs(j))),
         misses=history.sightings[tid].misses,
         compiles=sum(call.compile is not None for call in calls),
-        reasons=tuple(dict.fromkeys(reasons))[:MAX_REASONS],
+        reasons=_reasons(calls),
         evidence=words.seqs(*(seqs_of(call) for call in calls)),
     )
+
+
+def _autograd(
+    timeline: Timeline,
+    history: CodeHistory,
+    tid: int,
+    calls: list[Uncovered],
+    context: Context | None,
+) -> ThreadCoverage:
+    seen = history.sightings[tid]
+    return ThreadCoverage(
+        thread=words.ref(timeline, tid),
+        state="autograd",
+        certainty="inferred",
+        context=describe(context),
+        misses=seen.misses,
+        compiles=sum(call.compile is not None for call in calls),
+        reasons=_reasons(calls),
+        behalf=words.refs(timeline, (thread.tid for thread in timeline.served_by(tid))),
+        evidence=words.seqs((seen.seq,), *(seqs_of(call) for call in calls)),
+    )
+
+
+def _reasons(calls: list[Uncovered]) -> tuple[str, ...]:
+    compiles = [call.compile for call in calls if call.compile is not None]
+    texts = (reason.text.strip() for compile_ in compiles for reason in compile_.reasons)
+    return tuple(dict.fromkeys(texts))[:MAX_REASONS]
 
 
 def _differs(judgement: Judgement) -> list[str]:

@@ -7,7 +7,7 @@ from harness.causes import words
 from harness.causes.base import Explanation
 from harness.causes.judging import judgements
 from harness.diagnosis.report import NotWatched
-from harness.supervise.ended import Ended
+from harness.events.ended import Ended
 from harness.timeline.reasons import Guard
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline

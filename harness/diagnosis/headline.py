@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from harness.causes import words
 from harness.causes.base import Found
 from harness.diagnosis.report import Counts, Finding, NotWatched, Verdict
+from harness.events.ended import Ended
+from harness.timeline.model import Thread
 from harness.timeline.timeline import Timeline
 
 MAX_FOLLOWERS = 2
@@ -18,6 +20,7 @@ def headline(
     timelines: Sequence[Timeline],
     counts: Counts,
     missing: Sequence[NotWatched],
+    ended: Ended | None,
 ) -> str:
     """The headline for a verdict.
 
@@ -28,12 +31,13 @@ def headline(
         timelines: the processes.
         counts: the report's counts.
         missing: what was not watched or not reached.
+        ended: how the program ended, if that is known.
     """
     match verdict:
         case "found":
             return _found(findings, said)
         case "failed":
-            return "The recording cannot be read: it has no header."
+            return _failed(timelines, missing, ended)
         case "nothing ran":
             return "Nothing ran: no call of compiled code was seen."
         case "incomplete":
@@ -51,6 +55,20 @@ def sentences(found: Mapping[int, Sequence[Found]]) -> dict[tuple[int, str], str
     return said
 
 
+def _failed(
+    timelines: Sequence[Timeline], missing: Sequence[NotWatched], ended: Ended | None
+) -> str:
+    why = ended.child_failure.strip().splitlines() if ended else []
+    if why:
+        return f"The program was not watched: {why[-1]}"
+    if ended is None or timelines or any(gap.state == "damaged" for gap in missing):
+        return "The recording cannot be read: it has no header."
+    return (
+        "The program was not watched: its interpreter did not load the watch "
+        "(PYTHONPATH or sitecustomize)."
+    )
+
+
 def _found(findings: Sequence[Finding], said: Mapping[tuple[int, str], str]) -> str:
     roots = [finding for finding in findings if finding.root]
     first = roots[0]
@@ -61,6 +79,8 @@ def _found(findings: Sequence[Finding], said: Mapping[tuple[int, str], str]) -> 
         if finding.pid == first.pid and reached & set(finding.follows_from):
             reached.add(finding.code)
             followers.append(finding)
+    # That an error which has just been explained was swallowed too is not worth the room.
+    followers = [finding for finding in followers if finding.code != "CR901"]
     parts += [said[f.pid, f.code] for f in followers[:MAX_FOLLOWERS]]
     others = dict.fromkeys(root.code for root in roots if root is not first)
     others.pop(first.code, None)
@@ -83,17 +103,24 @@ def _incomplete(counts: Counts, gaps: Sequence[NotWatched]) -> str:
 def _covered(timelines: Sequence[Timeline], counts: Counts) -> str:
     codes = [history.code for t in timelines for history in t.program_codes() if history.compiles]
     warm = sum(len(h.warmup()) for t in timelines for h in t.program_codes())
-    others = [
-        thread.tid for t in timelines for thread in t.workload_threads() if thread.tid != t.main_tid
-    ]
-    who = words.count(counts.threads_with_compiled_calls, "thread")
+    callers = [(t, thread) for t in timelines for thread in t.workload_threads()]
+    others = [thread for t, thread in callers if thread.tid != t.main_tid]
+    who = words.count(len(callers), "thread")
     if others:
         who = f"{words.count(len(others), 'thread')} beside the main one"
     what = words.codes(codes) or "compiled code"
-    backward = counts.threads_with_backward
-    also = f", {words.count(backward, 'thread')} with backward" if backward else ""
+    also = _with_backward(others or [thread for _, thread in callers])
     return (
         f"{who} called {what}{also}; {words.count(warm, 'warm-up compile')}, "
         f"{counts.compiles_after_warmup} after it, {counts.fallbacks} dense fallbacks, "
         f"{counts.thread_errors} thread errors"
     )
+
+
+def _with_backward(threads: Sequence[Thread]) -> str:
+    number = sum(bool(thread.backwards) for thread in threads)
+    if not number:
+        return ""
+    if number < len(threads):
+        return f", {number} of them with backward"
+    return ", all with backward" if number > 1 else ", with backward"

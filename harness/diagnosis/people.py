@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.causes import words
-from harness.causes.errors import handled
+from harness.causes import versions, words
+from harness.causes.errors import handled, torchs_own
 from harness.diagnosis.report import ErrorReport, LadderStep, ThreadReport
 from harness.timeline.contexts import describe
-from harness.timeline.model import ErrorSeen, Rung, Thread
+from harness.timeline.model import Config, ErrorSeen, Rung, Thread
 from harness.timeline.timeline import Timeline
 
 Role = Literal["main", "workload", "autograd", "other"]
@@ -49,7 +49,8 @@ def _thread(timeline: Timeline, thread: Thread) -> ThreadReport:
         created_by=None if thread.creator is None else words.ref(timeline, thread.creator),
         creation_stack=thread.creation,
         first_context="" if thread.context is None else describe(thread.context),
-        config=dict(thread.context.config) if thread.context else {},
+        config=_config(timeline, thread),
+        behalf=words.refs(timeline, (t.tid for t in timeline.served_by(thread.tid))),
         compiled_calls=thread.called_compiled,
         backwards=thread.backwards,
         compiles=compiles,
@@ -59,6 +60,20 @@ def _thread(timeline: Timeline, thread: Thread) -> ThreadReport:
         left_out=thread.ladder.left_out,
         ended=thread.ended,
     )
+
+
+def _config(timeline: Timeline, thread: Thread) -> Config:
+    own = dict(thread.context.config) if thread.context else {}
+    if timeline.torch >= versions.CONFIG_PER_THREAD or timeline.torch == versions.UNKNOWN:
+        return own
+    # The config is the process's, so a value that only some threads saw is one that a call of
+    # compiled code had patched in just then, and none of the thread's.
+    seen = [t.context.config for t in timeline.threads.values() if t.context]
+    return {
+        key: value
+        for key, value in own.items()
+        if all(key in config and config[key] == value for config in seen)
+    }
 
 
 def _step(timeline: Timeline, rung: Rung) -> LadderStep:
@@ -83,4 +98,5 @@ def _error(timeline: Timeline, error: ErrorSeen, codes: tuple[str, ...]) -> Erro
         evidence=error.seq,
         explained_by=codes,
         read=handled(timeline, error) if error.via == "future" else None,
+        torchs_own=not codes and torchs_own(timeline, error),
     )

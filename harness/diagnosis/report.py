@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from harness.events.ended import Ended
 from harness.events.schema import ErrorLink, Frame
-from harness.supervise.ended import Ended
 
 REPORT_SCHEMA = 1
 
@@ -112,7 +112,9 @@ class Counts(Value, frozen=True):
     those that began after another thread than the code object's first compiler had begun to call
     it; the compiles of a cold start in several threads are among them. ``fallbacks``: calls of
     dense attention outside a compiled frame, a lower bound within a factor of two.
-    ``thread_errors``: exceptions that ended a thread, a future's call or the main program.
+    ``thread_errors``: exceptions that ended a thread, a future's call or the main program; torch's
+    own, in threads that it started for itself, are left out. Autograd's threads are left out of
+    both counts of threads: they work on behalf of those that are counted.
     """
 
     compiles: int = 0
@@ -140,17 +142,19 @@ class ThreadCoverage(Value, frozen=True):
     ``state``: ``covered``: no miss and no compile of its own; ``uncovered``: it missed or
     compiled; ``warm-up``: the thread made the warm-up. ``context`` is that of its first miss or
     compile, else of its first call of compiled code; ``differs`` names what differs from the
-    contexts warmed. ``reasons`` are guard texts as torch words them.
+    contexts warmed. ``reasons`` are guard texts as torch words them. ``autograd``: a thread of
+    autograd's, which called it for one of ``behalf`` (all that called backward); it is not judged.
     """
 
     thread: ThreadRef
-    state: Literal["warm-up", "covered", "uncovered"]
+    state: Literal["warm-up", "covered", "uncovered", "autograd"]
     certainty: Certainty
     context: str
     differs: tuple[str, ...] = ()
     misses: int = 0
     compiles: int = 0
     reasons: tuple[str, ...] = ()
+    behalf: tuple[ThreadRef, ...] = ()
     evidence: tuple[int, ...] = ()
 
 
@@ -201,6 +205,8 @@ class ErrorReport(Value, frozen=True):
     ``chain[0]`` is the exception, then its causes, contexts and group members; frames run from the
     outermost call to the innermost. ``explained_by``: codes of the findings that account for it.
     ``read``: whether anybody asked the future for it; None unless ``via`` is ``future``.
+    ``torchs_own``: no frame of the program's is in it, and torch had started the thread for itself,
+    so it is none of the program's errors and is not counted.
     """
 
     thread: ThreadRef
@@ -212,6 +218,7 @@ class ErrorReport(Value, frozen=True):
     evidence: int
     explained_by: tuple[str, ...] = ()
     read: bool | None = None
+    torchs_own: bool = False
 
 
 class LadderStep(Value, frozen=True):
@@ -231,9 +238,10 @@ class LadderStep(Value, frozen=True):
 class ThreadReport(Value, frozen=True):
     """One thread: who made it, its context and config at its first call, and what it did.
 
-    ``role``: ``main``, ``workload`` (it called compiled code), ``autograd`` (compiled backward on
-    behalf of others) or ``other``. ``config`` holds non-default torch._dynamo.config values.
-    ``ladder`` is in order of time; ``left_out`` counts steps left out of its middle.
+    ``role``: ``main``, ``workload`` (it called compiled code), ``autograd`` (runs backward for
+    those in ``behalf``) or ``other``. ``config`` holds non-default torch._dynamo.config values; up
+    to torch 2.11, where the config is the process's, only those that all threads saw. ``ladder`` is
+    in order of time; ``left_out`` counts steps left out of its middle.
     """
 
     thread: ThreadRef
@@ -247,6 +255,7 @@ class ThreadReport(Value, frozen=True):
     compiles: int = 0
     misses: int = 0
     steps: int = 0
+    behalf: tuple[ThreadRef, ...] = ()
     ladder: tuple[LadderStep, ...] = ()
     left_out: int = 0
     ended: bool = False

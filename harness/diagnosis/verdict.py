@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from harness.diagnosis.report import Finding, NotWatched, Verdict
+from harness.events.ended import Ended
 from harness.exits import ExitCode
-from harness.supervise.ended import Ended
 
 EXIT_CODES: dict[Verdict, ExitCode] = {
     "clean": ExitCode.CLEAN,

@@ -3,11 +3,11 @@
 ``write_all`` writes the three files of a run folder; ``terminal.print_report`` prints.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from harness.diagnosis.report import Report
+from harness.events.files import write_whole
 from harness.render import html as html_renderer
 from harness.render import json as json_renderer
 from harness.render import markdown
@@ -37,13 +37,3 @@ def write_all(report: Report, folder: Path) -> dict[str, Path]:
     for kind, text in texts.items():
         write_whole(paths[kind], text)
     return paths
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or what was there before. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -16,8 +16,8 @@ from harness.diagnosis.report import (
     Report,
     ThreadReport,
 )
+from harness.events.ended import Ended
 from harness.render.text import plural
-from harness.supervise.ended import Ended
 
 EXPLAIN = "python -m harness.explain"
 
@@ -224,6 +224,8 @@ def same_errors(errors: Iterable[ErrorReport]) -> list[list[ErrorReport]]:
 
 def explained(error: ErrorReport) -> str:
     """Which findings account for an error, and whether anybody saw it."""
+    if error.torchs_own:
+        return f"{VIA[error.via]}; torch's own, in a thread that it started for itself: not counted"
     by = ", ".join(error.explained_by) or "no finding"
     said = f"{VIA[error.via]}; explained by {by}"
     if error.via == "future":

@@ -1,7 +1,7 @@
 """What the renderers say alike: names, counts, differences and sentences derived from a report."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +98,9 @@ class View:
     def created(self, ref: ThreadRef) -> str:
         """Who created a thread and where, in one line; empty if that was not recorded."""
         thread = self.thread(ref)
+        if thread is not None and thread.role == "autograd":
+            serves = f", which serves {self.names(thread.behalf)}" if thread.behalf else ""
+            return f"a thread of autograd's{serves}"
         if thread is None or (thread.created_by is None and not thread.creation_stack):
             return ""
         where = _own(thread.creation_stack)
@@ -124,13 +127,18 @@ class View:
 
     @cached_property
     def _common_parts(self) -> set[str]:
-        contexts = [set(split_context(t.first_context)) for t in self.callers if t.first_context]
+        contexts = [
+            set(split_context(thread.first_context))
+            for thread in self.callers
+            if thread.first_context and thread.role != "autograd"
+        ]
         return set.intersection(*contexts) if contexts else set()
 
     def _context_differences(self) -> list[str]:
         groups: dict[str, list[ThreadRef]] = {}
         for thread in self.callers:
-            if thread.first_context:
+            # Autograd's threads run in the context of whoever called backward.
+            if thread.first_context and thread.role != "autograd":
                 own = [part for part, differs in self.context_parts(thread) if differs]
                 groups.setdefault(", ".join(own), []).append(thread.thread)
         if len(groups) < 2:
@@ -176,7 +184,17 @@ class View:
                 if state == "uncovered":
                     tail = f" ({plural(misses, 'miss', 'misses')}, {plural(compiles, 'compile')})"
                 said.append(f"{names} {verb}{tail} ({sure})")
+        said += [
+            f"{self.name(of.thread)}, a thread of autograd's, called it{self.behalf(of.behalf)} "
+            f"({of.certainty})"
+            for of in code.threads
+            if of.state == "autograd"
+        ]
         return said
+
+    def behalf(self, threads: Sequence[ThreadRef]) -> str:
+        """`` on behalf of drafter-0``; empty if it is not known for whom."""
+        return f" on behalf of {self.names(threads)}" if threads else ""
 
 
 def _own(frames: Iterable[Frame]) -> Frame | None:

@@ -8,10 +8,6 @@ from pathlib import Path
 
 from dflash_min.errors import UsageError
 
-EVENTS = "events.jsonl"
-CHILD_LOG = "child.log"
-CACHE = "cache"
-
 
 def make_run_folder(out: Path, slug: str, now: dt.datetime | None = None) -> Path:
     """Make a new folder under ``out``, which is made too if need be.

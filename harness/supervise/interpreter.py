@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_min.errors import UsageError
+from dflash_min.versions import check_torch_version
 from harness.child import versions
 from harness.child.settings import VARIABLE
 
 PYTHON_FROM = (3, 11)
-TORCH_FROM = (2, 11)
-TORCH_BELOW = (2, 16)
 _TIMEOUT_S = 60.0
 
 
@@ -76,16 +75,8 @@ def check_torch(interpreter: Interpreter, *, needed: bool) -> None:
     Raises:
         UsageError: naming what was found and what is supported.
     """
-    supported = f"2.{TORCH_FROM[1]} to 2.{TORCH_BELOW[1] - 1}"
-    if not interpreter.torch:
-        if needed:
-            raise UsageError(f"{interpreter.path} has no torch; {supported} is needed")
-        return
-    version = _version(interpreter.torch)
-    if version is None or not TORCH_FROM <= version < TORCH_BELOW:
-        raise UsageError(
-            f"torch {interpreter.torch} is not supported; {supported} is ({interpreter.path})"
-        )
+    if interpreter.torch or needed:
+        check_torch_version(interpreter.torch, interpreter.path)
 
 
 def _answer(output: bytes) -> Mapping[str, object] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness import __version__
 from harness.child import boot
 from harness.child.settings import VARIABLE, Settings
-from harness.supervise.folder import CACHE
+from harness.events.files import CACHE
 
 SITE = Path(boot.__file__).with_name("site")
 

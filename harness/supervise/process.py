@@ -16,8 +16,9 @@ from dflash_min.errors import UsageError
 from harness import __version__
 from harness.child.boot import FAILURE
 from harness.child.session import FAULTS
-from harness.supervise.ended import Ended, write_ended
-from harness.supervise.folder import CACHE, tail
+from harness.events.ended import Ended, write_ended
+from harness.events.files import CACHE
+from harness.supervise.folder import tail
 from harness.supervise.launch import Launch
 from harness.supervise.tree import Activity, dump_stacks, end_leftovers
 

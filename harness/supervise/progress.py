@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.supervise.folder import EVENTS
+from harness.events.files import EVENTS, segments
 
 _REFRESH_S = 0.25
 _CHUNK = 1 << 20
 _STARTING = "starting"
+# A program that refuses its arguments does so before any of these points.
+_WORK = frozenset({"wrapper", "dynamo_compile", "guard_miss", "step", "phase"})
 
 
 class _Data(msgspec.Struct):
@@ -56,13 +58,17 @@ class Growing:
 
 
 class Counters:
-    """What a recording says so far, counted from its lines."""
+    """What a recording says so far, counted from its lines.
+
+    ``at_work``: the program got past its arguments: it is in a phase, or it called compiled code.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._events = Growing(folder / EVENTS)
         self._segment: tuple[str, Growing] | None = None
         self._decode = msgspec.json.Decoder(_Line).decode
+        self.at_work = False
         self.phase = _STARTING
         self.step: int | None = None
         self.threads = 0
@@ -72,20 +78,11 @@ class Counters:
 
     def update(self) -> None:
         """Read what has come since the last call."""
-        lines = self._events.new_lines()
-        newest = max(self._folder.glob("steady-*.jsonl"), default=None)
-        if newest is not None:
+        self._read(self._events)
+        for newest in segments(self._folder)[-1:]:
             if self._segment is None or self._segment[0] != newest.name:
                 self._segment = (newest.name, Growing(newest))
-            lines += self._segment[1].new_lines()
-        for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):
-                self._count(self._decode(line))
-
-    @property
-    def at_work(self) -> bool:
-        """Whether the program got past its arguments: it is in a phase, or it compiled."""
-        return self.phase != _STARTING or bool(self.compiles)
+            self._read(self._segment[1])
 
     def text(self) -> str:
         """Return the counts as words."""
@@ -98,7 +95,14 @@ class Counters:
         ]
         return " · ".join([self.phase, *step, *counts])
 
+    def _read(self, file: Growing) -> None:
+        while lines := file.new_lines():
+            for line in lines:
+                with contextlib.suppress(msgspec.DecodeError):
+                    self._count(self._decode(line))
+
     def _count(self, line: _Line) -> None:
+        self.at_work = self.at_work or line.point in _WORK
         match line.point, line.edge:
             case "phase", "enter" if line.data is not None:
                 self.phase = line.data.name

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from harness.child.settings import VARIABLE
+from harness.events.files import event_files, events_of, segments
 
 # A tree that waits for something uses a few milliseconds a second for timers and heartbeats.
 _IDLE_SHARE = 0.05
@@ -44,7 +45,7 @@ class Activity:
                 times = process.cpu_times()
                 cpu[process.pid] = times.user + times.system
         recorded = 0
-        for path in folder.glob("*.jsonl"):
+        for path in (*event_files(folder), *segments(folder)):
             with contextlib.suppress(OSError):  # a segment may just have been deleted
                 recorded += path.stat().st_size
         return cls(time.monotonic(), cpu, recorded)
@@ -87,7 +88,7 @@ def dump_stacks(pid: int, folder: Path) -> tuple[str, bool]:
 
 def _recording(pid: int, folder: Path) -> Iterator[psutil.Process]:
     for process in processes(pid):
-        if process.pid == pid or (folder / f"events-{process.pid}.jsonl").exists():
+        if process.pid == pid or events_of(folder, process.pid).exists():
             yield process
 
 

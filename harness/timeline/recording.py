@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from harness.events.ended import Ended, read_ended
+from harness.events.files import event_files, segment_number, segments
+from harness.events.run import Run, read_run
 from harness.events.schema import Event, Header, Step
-from harness.supervise.ended import Ended, read_ended
 from harness.timeline.builder import Builder
 from harness.timeline.timeline import Timeline
-
-MAIN_EVENTS = "events.jsonl"
-"""The main process's recording; other processes have ``events-PID.jsonl``."""
 
 
 class _Peek(msgspec.Struct):
@@ -48,6 +47,7 @@ class Recording:
 
     Attributes:
         folder: the run folder.
+        run: what was asked for; None if ``run.json`` is missing or unreadable.
         ended: how the program ended; None if ``ended.json`` is missing or unreadable.
         lines: how reading went; complete after ``timelines()``.
         deleted_segments: segments of steady events that the recorder deleted to stay in bounds.
@@ -55,6 +55,7 @@ class Recording:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self.run = _run(self.folder)
         self.ended = _ended(self.folder)
         self.lines = Lines()
         self.deleted_segments = 0
@@ -62,13 +63,12 @@ class Recording:
 
     def events(self) -> Iterator[Event]:
         """Every kept event, file by file. Raises OSError if the folder cannot be read."""
-        paths = self.folder.glob("events*.jsonl")
-        for path in sorted(paths, key=lambda path: (path.name != MAIN_EVENTS, path.name)):
+        for path in event_files(self.folder):
             yield from self._read(path)
 
     def steady(self) -> Iterator[Event]:
         """Steady events that are still on disk."""
-        for path in self._segments():
+        for path in segments(self.folder):
             yield from self._read(path)
 
     def timelines(self) -> list[Timeline]:
@@ -100,15 +100,13 @@ class Recording:
             found[0].damaged = self.lines.damaged
         return found
 
-    def _segments(self) -> list[Path]:
-        return sorted(self.folder.glob("steady-*.jsonl"))
-
     def _deleted(self) -> int:
         first: dict[str, int] = {}
-        for path in self._segments():
-            process, _, number = path.stem.rpartition("-")
-            if number.isdigit():
-                first[process] = min(first.get(process, int(number)), int(number))
+        for path in segments(self.folder):
+            named = segment_number(path)
+            if named is not None:
+                process, number = named
+                first[process] = min(first.get(process, number), number)
         return sum(number - 1 for number in first.values())
 
     def _read(self, path: Path) -> Iterator[Event]:
@@ -166,6 +164,13 @@ def _mend(value: object) -> object:
             return {_mend(key): _mend(item) for key, item in value.items()}
         case _:
             return value
+
+
+def _run(folder: Path) -> Run | None:
+    try:
+        return read_run(folder)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _ended(folder: Path) -> Ended | None:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from harness.events.ended import Ended
 from harness.events.schema import (
     CompileDetailData,
     Header,
     Invariants,
     ProbeData,
 )
-from harness.supervise.ended import Ended
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
@@ -23,6 +23,8 @@ from harness.timeline.model import (
     LockWait,
     Thread,
 )
+
+_STAND_IN = re.compile(r"(?:Dummy|thread)-\d+$")
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -95,6 +97,12 @@ class Timeline:
         """Threads that autograd started."""
         return {tid for tid, thread in self.threads.items() if thread.autograd}
 
+    def served_by(self, tid: int) -> list[Thread]:
+        """On whose behalf a thread may work: for autograd's, those that called backward."""
+        if tid not in self.autograd:
+            return []
+        return [t for t in self.threads.values() if t.backwards and not t.autograd]
+
     def internal_compiles(self) -> list[Compile]:
         """Compiles of functions that torch compiles for its own use."""
         return [c for h in self.codes.values() if h.code.internal for c in h.compiles]
@@ -126,9 +134,16 @@ class Timeline:
         return (t - self.t0) / 1e9
 
     def name(self, tid: int) -> str:
-        """A thread's name, for people."""
+        """A thread's name, for people.
+
+        Torch gives autograd's threads names of the system's (``pt_autograd_0``, with the device's
+        index); where only a stand-in was recorded, the name says whose thread it is.
+        """
         thread = self.threads.get(tid)
-        return thread.name if thread else f"thread-{tid}"
+        if thread is None:
+            return f"thread-{tid}"
+        stand_in = thread.autograd and _STAND_IN.match(thread.name)
+        return f"autograd-{tid}" if stand_in else thread.name
 
     def workload_threads(self) -> list[Thread]:
         """Threads that called the program's compiled code, in order of their first call.

@@ -1,8 +1,8 @@
 """What the watch adds to one cached call of compiled code: prints one JSON object.
 
-Run under the watch (``test_hot_path.py`` does). Rounds with the probes and without them alternate in
-one process, because two processes differ by more than the probes cost: the FX question is put back
-into the closure of ``compile_wrapper``, and dynamo's guard hook is taken away and given back.
+Run under the watch (``test_hot_path.py`` does). Rounds with the probes and without them alternate
+in one process, because two processes differ by more than the probes cost: the FX question is put
+back into the closure of ``compile_wrapper``, and dynamo's guard hook is taken away and given back.
 """
 
 import gc

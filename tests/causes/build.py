@@ -23,7 +23,7 @@ STEP_NS = 10_000_000
 
 
 def code(number=1, name="flex_attention", *, internal=False):
-    file = "/home/user/work/model.py"
+    file = "/home/user/project/model.py"
     return {"id": number, "name": name, "file": file, "line": 10 * number, "internal": internal}
 
 
@@ -39,7 +39,7 @@ def context(*, grad=True, inference=False, autocast=None, modes=(), **rest):
 
 
 def frames(*functions, library=False):
-    file = "/usr/lib/python3.11/threading.py" if library else "/home/user/work/train.py"
+    file = "/usr/lib/python3.11/threading.py" if library else "/home/user/project/train.py"
     return [[file, 7 + n, name, not library] for n, name in enumerate(functions)]
 
 

@@ -55,6 +55,9 @@ EXPECTED = {
     "c06": ("clean", set(), set()),
     "num_threads": ("incomplete", set(), set()),
     "plain": ("nothing ran", set(), set()),
+    "h200_no_grad": ("found", {"CR101"}, {"CR101", "CR303", "CR301"}),
+    "h200_grad": ("clean", set(), set()),
+    "h200_subproc_pool": ("clean", set(), set()),
 }
 # Recordings that need a cause, for the proof that each cause is needed. CR204 takes two GPUs: its
 # recording is hand-made, in test_rules.py.
@@ -120,8 +123,9 @@ def test_names_header_and_phases_do_not_matter(name, tmp_path):
     generator = random.Random(name)
     for file, events in read(RECORDINGS / name).items():
         write(tmp_path, [scrambled(event, generator) for event in events], name=file)
-    ended = json.loads((RECORDINGS / name / "ended.json").read_text())
-    (tmp_path / "ended.json").write_text(json.dumps({**ended, "command": ["x"]}))
+    if (RECORDINGS / name / "ended.json").exists():
+        ended = json.loads((RECORDINGS / name / "ended.json").read_text())
+        (tmp_path / "ended.json").write_text(json.dumps({**ended, "command": ["x"]}))
     assert shape_of(diagnose(tmp_path)) == shape_of(diagnose(RECORDINGS / name))
 
 
@@ -193,3 +197,47 @@ def test_counts_leave_torchs_own_compiles_out():
     assert report.counts.compiles == 1
     assert report.counts.fallbacks == 3
     assert report.counts.threads_with_compiled_calls == 1
+
+
+def test_the_crash_on_a_gpu_is_told_from_its_root_to_its_error():
+    report = diagnose(RECORDINGS / "h200_no_grad")
+    assert [(f.code, f.follows_from) for f in report.findings] == [
+        ("CR101", ()),
+        ("CR303", ("CR101",)),
+        ("CR301", ("CR101", "CR303")),
+    ]
+    assert report.headline.startswith("All 3 drafter threads recompiled `flex_attention`")
+    assert "compiled 3 times" in report.headline
+    (error,) = report.errors
+    assert (error.explained_by, error.torchs_own) == (("CR301",), False)
+
+
+def test_a_compile_that_lost_dynamic_is_noted():
+    (note,) = diagnose(RECORDINGS / "h200_no_grad").notes
+    assert (
+        "assume_static_by_default` at `False` in `MainThread` [0/0], `drafter-0` [0/1]" in note.text
+    )
+    assert "its default in `drafter-1` [0/2]" in note.text
+    assert diagnose(RECORDINGS / "h200_grad").notes == ()
+
+
+def test_inductors_pool_at_exit_is_no_error_of_the_programs():
+    report = diagnose(RECORDINGS / "h200_subproc_pool")
+    (error,) = report.errors
+    assert (error.thread.name, error.torchs_own) == ("InductorSubproc", True)
+    assert (error.explained_by, report.counts.thread_errors) == ((), 0)
+    assert [note.code for note in report.notes] == ["CR901"]
+
+
+def test_autograds_device_thread_is_none_of_the_callers():
+    report = diagnose(RECORDINGS / "h200_grad")
+    assert report.headline.startswith("Clean: 3 threads beside the main one")
+    assert "all with backward" in report.headline
+    assert report.counts.threads_with_compiled_calls == 4
+
+
+def test_a_swallowed_error_stays_out_of_the_headline_that_explains_it():
+    report = diagnose(RECORDINGS / "fx_flag_in_compile+t211")
+    assert "CR901" in {f.code for f in report.findings}
+    assert "swallowed" not in report.headline
+    assert "swallowed" in diagnose(RECORDINGS / "swallowed_future").headline

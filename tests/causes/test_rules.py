@@ -265,9 +265,11 @@ class TestAutograd:
         script.compile(MAIN, "0/0")
         two_threads(script)
         self.backward(script, "0/0", [A, B])
-        (finding,) = diagnose(script.finish()).findings
+        report = diagnose(script.finish())
+        (finding,) = report.findings
         assert finding.code == "CR207"
         assert finding.statements[0].certainty == "inferred"
+        assert "compiled on behalf of `drafter-0` or `drafter-1`" in report.headline
 
     @pytest.mark.parametrize("behalf", [[MAIN], [MAIN, A]])
     def test_where_the_forwards_own_thread_may_have_called_it_is_none(self, script, behalf):
@@ -291,6 +293,119 @@ class TestAutograd:
         assert report.counts.compiles_after_warmup == 0
         assert report.counts.threads_with_compiled_calls == 3
         assert [t.role for t in report.threads] == ["main", "workload", "workload", "autograd"]
+
+    def test_it_is_listed_and_not_counted_with_the_threads_that_it_serves(self, script):
+        where = [["/home/user/venv/torch/utils/checkpoint.py", 9, "recompute", False]]
+        warm(script, grad=False)
+        two_threads(script)
+        for number, tid in enumerate((A, B), 1):
+            script.miss(tid)
+            script.compile(tid, f"0/{number}", reasons=[GRAD_MODE])
+            script.backward(tid)
+        script.call(DUMMY, where=where)
+        report = diagnose(script.finish())
+        assert report.headline.startswith("Both drafter threads recompiled")
+        assert report.counts.threads_with_compiled_calls == 3
+        (own,) = (of for of in report.coverage[0].threads if of.thread.tid == DUMMY)
+        assert own.state == "autograd"
+        assert [t.tid for t in own.behalf] == [MAIN, A, B]
+        (thread,) = (t for t in report.threads if t.thread.tid == DUMMY)
+        assert thread.behalf == own.behalf
+
+    def test_a_compile_of_its_own_is_the_finding_only_where_no_other_thread_has_one(self, script):
+        where = [["/home/user/venv/torch/utils/checkpoint.py", 9, "recompute", False]]
+        warm(script, grad=False)
+        two_threads(script)
+        script.backward(A)
+        script.backward(B)
+        script.miss(DUMMY, where=where)
+        script.compile(DUMMY, "0/1", reasons=[GRAD_MODE], where=where)
+        report = diagnose(script.finish())
+        assert report.headline.startswith(f"Autograd's thread `autograd-{DUMMY}` recompiled")
+
+
+class TestTorchsOwnThreads:
+    """A thread that torch started for itself fails without a frame of the program's."""
+
+    POOL = "/home/user/venv/lib/python3.12/site-packages/torch/_inductor/subproc_pool.py"
+    LIBRARY = ([POOL, 5, "_read_thread", False],)
+
+    def start(self, script, *nearest):
+        script.names[C] = "InductorSubproc"
+        where = [*nearest, [self.POOL, 230, "__init__", False], *frames("main")]
+        script.add("thread_start", MAIN, {"child_tid": C, "name": "pool"}, where=where)
+
+    def fail(self, script, via, where):
+        future = 1 if via == "future" else None
+        script.error(C, via, "RuntimeError", "SubprocPool closed", 3, where=where, future=future)
+
+    @pytest.mark.parametrize("via", ["future", "thread"])
+    def test_is_a_note(self, script, via):
+        script.compile(MAIN, "0/0")
+        self.start(script)
+        self.fail(script, via, self.LIBRARY)
+        report = diagnose(script.finish())
+        assert report.verdict == "clean"
+        assert [note.code for note in report.notes] == ["CR901"]
+        assert report.counts.thread_errors == 0
+        assert report.errors[0].torchs_own
+
+    @pytest.mark.parametrize(("via", "code"), [("future", "CR901"), ("thread", "CR905")])
+    def test_with_a_frame_of_the_programs_is_the_programs(self, script, via, code):
+        script.compile(MAIN, "0/0")
+        self.start(script)
+        self.fail(script, via, [*self.LIBRARY, *frames("loop")])
+        report = diagnose(script.finish())
+        assert code in codes(report)
+        assert report.counts.thread_errors == 1
+
+    @pytest.mark.parametrize(("via", "code"), [("future", "CR901"), ("thread", "CR905")])
+    def test_started_by_the_program_is_the_programs(self, script, via, code):
+        script.compile(MAIN, "0/0")
+        self.start(script, *frames("submit", library=True), *frames("loop"))
+        self.fail(script, via, self.LIBRARY)
+        report = diagnose(script.finish())
+        assert code in codes(report)
+        assert not report.errors[0].torchs_own
+
+    def test_errors_that_are_alike_are_one_note(self, script):
+        script.compile(MAIN, "0/0")
+        self.start(script)
+        for number in range(3):
+            script.error(C, "future", "RuntimeError", "closed", number + 1, self.LIBRARY, number)
+        (note,) = diagnose(script.finish()).notes
+        assert "3 futures" in note.text
+
+
+PATCHED = {"assume_static_by_default": False}
+
+
+class TestLostOptions:
+    """Up to torch 2.11 one thread's call can undo what another's patched for its compile."""
+
+    def compiles(self, script, other):
+        script.call(MAIN, ctx=context())
+        script.compile(MAIN, "0/0", ctx=context(config=PATCHED))
+        script.thread(A, "drafter-0")
+        script.call(A, ctx=context(config=PATCHED))
+        script.compile(other, "0/1", reasons=[SIZE], ctx=context())
+        return diagnose(script.finish())
+
+    def notes(self, report):
+        return [note for note in report.notes if "assume_static_by_default" in note.text]
+
+    @pytest.mark.parametrize(("torch", "number"), [("2.11.0", 1), ("2.12.0", 0), ("", 0)])
+    def test_a_difference_between_threads_is_noted(self, tmp_path, torch, number):
+        report = self.compiles(Script(tmp_path, torch=torch), A)
+        assert len(self.notes(report)) == number
+
+    def test_one_thread_may_compile_both_ways(self, tmp_path):
+        assert not self.notes(self.compiles(Script(tmp_path, torch="2.11.0"), MAIN))
+
+    @pytest.mark.parametrize(("torch", "config"), [("2.11.0", {}), ("2.12.0", PATCHED)])
+    def test_a_patch_is_no_config_of_the_thread_that_saw_it(self, tmp_path, torch, config):
+        report = self.compiles(Script(tmp_path, torch=torch), A)
+        assert [t.config for t in report.threads if t.thread.tid == A] == [config]
 
 
 class TestFxFlag:

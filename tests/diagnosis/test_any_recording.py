@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,10 @@ from ..causes.build import MAIN, Script, write
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/events.jsonl"))
 RAW = {name: (RECORDINGS / name / "events.jsonl").read_bytes() for name in NAMES}
-ENDED = {name: (RECORDINGS / name / "ended.json").read_bytes() for name in NAMES}
+ENDED = {
+    name: file.read_bytes() if (file := RECORDINGS / name / "ended.json").exists() else None
+    for name in NAMES
+}
 
 
 def diagnose_raw(events, ended):
@@ -78,7 +82,10 @@ def test_what_a_newer_recorder_adds_changes_nothing(name, tmp_path):
         if number % 5 == 4:
             last += 1
             lines.append({**event, "point": "quantum_leap", "seq": last})
-    write(tmp_path, lines, json.loads(ENDED[name]))
+    ended = ENDED[name]
+    write(tmp_path, lines, None if ended is None else json.loads(ended))
+    for steady in (RECORDINGS / name).glob("steady-*.jsonl"):
+        shutil.copy(steady, tmp_path)
     plain, newer = diagnose(RECORDINGS / name), diagnose(tmp_path)
     assert newer.findings == plain.findings
     assert newer.counts == plain.counts

@@ -3,6 +3,10 @@
 Runs ``programs/NAME.py`` (or ``../cases/NAME*.py``) under the watch and keeps the folder's events
 and end in ``NAME/``, with the paths of the machine replaced. ``NAME+fixed`` passes ``fixed`` to the
 program; ``NAME+t211`` only names the recording apart.
+
+A folder recorded elsewhere is taken in by ``record.py NAME --from FOLDER --replace OLD=NEW ...``.
+Stacks of traces inside compiles, of block masks and of backward calls, which are most of a long
+run's bytes, are then left out.
 """
 
 import argparse
@@ -23,7 +27,14 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--timeout", default="90")
     parser.add_argument("--no-detail", action="store_true")
+    parser.add_argument("--from", dest="folder", type=Path)
+    parser.add_argument("--replace", action="append", default=[], metavar="OLD=NEW")
     args = parser.parse_args()
+    if args.folder:
+        (name,) = args.names
+        replace = [tuple(pair.split("=", 1)) for pair in args.replace]
+        copy(args.folder, HERE / name, replace, slim=True)
+        return
     for name in args.names:
         record(name, args)
 
@@ -49,12 +60,11 @@ def record(name: str, args: argparse.Namespace) -> None:
 
 
 def keep(source: Path, target: Path, python: str, programs: Path) -> None:
-    target.mkdir(exist_ok=True)
     places = prefixes(python)
     replace = [
         (str(source), "/home/user/run"),
         (str(source.parent), "/home/user/runs"),
-        (str(programs), "/home/user/work"),
+        (str(programs), "/home/user/project"),
         (str(ROOT), "/home/user/harness"),
         (places["prefix"], "/home/user/venv"),
         (str(Path(python).parent.parent), "/home/user/venv"),
@@ -62,15 +72,28 @@ def keep(source: Path, target: Path, python: str, programs: Path) -> None:
         (sys.prefix, "/home/user/venv"),
         (tempfile.gettempdir() + "/", "/home/user/tmp/"),
     ]
-    for file in [
-        *source.glob("events*.jsonl"),
-        *source.glob("steady-*.jsonl"),
-        source / "ended.json",
-    ]:
-        text = file.read_text()
-        for old, new in replace:
-            text = text.replace(old, new)
-        (target / file.name).write_text(text)
+    copy(source, target, replace)
+
+
+def copy(source: Path, target: Path, replace: list[tuple[str, str]], *, slim: bool = False) -> None:
+    target.mkdir(exist_ok=True)
+    for pattern in ("events*.jsonl", "steady-*.jsonl", "ended.json"):
+        for file in source.glob(pattern):
+            text = file.read_text()
+            if slim and file.suffix == ".jsonl":
+                text = "".join(map(without_stack, text.splitlines(keepends=True)))
+            for old, new in replace:
+                text = text.replace(old, new)
+            (target / file.name).write_text(text)
+
+
+def without_stack(line: str) -> str:
+    event = json.loads(line)
+    traced = event["point"] == "fx_trace" and event["data"]["in_compile"]
+    if not traced and event["point"] not in {"block_mask", "backward"}:
+        return line
+    event.pop("where", None)
+    return json.dumps(event) + "\n"
 
 
 def prefixes(python: str) -> dict[str, str]:

@@ -23,8 +23,8 @@ from harness.diagnosis.report import (
     ThreadReport,
     Variant,
 )
+from harness.events.ended import Ended
 from harness.events.schema import ErrorLink, Frame
-from harness.supervise.ended import Ended
 
 PID = 4242
 MAIN = ThreadRef(4242, "MainThread", PID)

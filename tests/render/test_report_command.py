@@ -3,11 +3,12 @@
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from harness import report as command
 from harness.diagnosis.report import loads
+from harness.events.ended import Ended, write_ended
+from harness.events.run import Run, write_run
 from harness.render import WRITERS
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "grad_mode"
@@ -60,16 +61,42 @@ def test_works_when_the_parent_has_died(folder, capsys):
     assert report.replay.startswith("python -m harness.watch -- ")
 
 
-def test_keeps_what_only_the_earlier_report_knows(folder):
-    first = msgspec.structs.replace(
-        command.make_report(folder), replay="python -m harness.run --threads 9", expected_threads=9
-    )
-    (folder / "report.json").write_bytes(msgspec.json.encode(first))
+def test_what_was_asked_for_is_read_from_the_folder(folder):
+    write_run(folder, Run(replay="python -m harness.run --threads 9", expected_threads=9))
     command.main([str(folder), "--format", "json"])
-    again = read(folder)
-    assert again.replay == "python -m harness.run --threads 9"
-    assert again.expected_threads == 9
-    assert any("9" in item.reason for item in again.not_watched)
+    report = read(folder)
+    assert report.replay == "python -m harness.run --threads 9"
+    assert report.expected_threads == 9
+    assert any("9" in item.reason for item in report.not_watched)
+
+
+def test_a_damaged_run_json_is_as_none(folder):
+    (folder / "run.json").write_text('{"replay": ', encoding="utf-8")
+    assert command.main([str(folder)]) == 1
+    assert read(folder).replay.startswith("python -m harness.watch -- ")
+
+
+@pytest.mark.parametrize(
+    ("events", "ended", "said"),
+    [
+        (
+            None,
+            Ended(exit_code=0, child_failure="Traceback ...\nTypeError: no\n"),
+            "The program was not watched: TypeError: no",
+        ),
+        (None, Ended(exit_code=0), "The program was not watched: its interpreter did not load"),
+        ("not an event\n", Ended(exit_code=0), "The recording cannot be read: it has no header."),
+        ("", None, "The recording cannot be read: it has no header."),
+    ],
+)
+def test_why_nothing_was_recorded(events, ended, said, tmp_path, capsys):
+    if events is not None:
+        (tmp_path / "events.jsonl").write_text(events)
+    if ended is not None:
+        write_ended(tmp_path, ended)
+    assert command.main([str(tmp_path)]) == 3
+    assert read(tmp_path).headline.startswith(said)
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_damaged_earlier_report_is_replaced(folder):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.diagnosis.report import Counts, Environment, Finding, Remedy, ThreadRef, ThreadReport
+from harness.events.ended import Ended
 from harness.events.schema import Frame
 from harness.render import chain, facts, text, write_all
 from harness.render.lanes import PALETTE, lanes
@@ -18,7 +19,6 @@ from harness.render.lines import cited, locate
 from harness.render.stacks import fold
 from harness.render.terminal import print_report
 from harness.render.view import View
-from harness.supervise.ended import Ended
 
 from .samples import DRAFTERS, ENDED, FOUND, MAIN, MISSED, PID, SAMPLES, STAMPEDE, THREADS
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.supervise.ended import Ended
-from harness.supervise.folder import CHILD_LOG, make_run_folder
+from harness.events.ended import Ended
+from harness.events.files import CHILD_LOG
+from harness.supervise.folder import make_run_folder
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import supervise
 

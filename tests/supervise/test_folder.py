@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dflash_min.errors import UsageError
-from harness.supervise.ended import Ended, read_ended, write_ended
+from harness.events.ended import Ended, read_ended, write_ended
 from harness.supervise.folder import make_run_folder, remove_run_folder, tail
 
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from dflash_min.errors import UsageError
+from harness.events.ended import Ended, read_ended
 from harness.events.schema import SCHEMA_VERSION
 from harness.supervise import process as process_module
-from harness.supervise.ended import Ended, read_ended
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import split_faults, supervise
 

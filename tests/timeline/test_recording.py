@@ -174,11 +174,22 @@ def test_a_long_ladder_keeps_both_ends(script):
 def test_a_thread_of_autograds_is_told_by_its_stack(script):
     library = [["/home/user/venv/torch/utils/checkpoint.py", 3, "recompute", False]]
     python = [*library, ["/usr/lib/python3.11/threading.py", 9, "_bootstrap", False]]
-    raw = [*library, ["/home/user/work/train.py", 9, "loop", True]]
+    raw = [*library, ["/home/user/project/train.py", 9, "loop", True]]
     for tid, where in ((4090, library), (4091, python), (4092, raw)):
         script.call(tid, where=where)
     _, timeline = only(script.finish())
     assert timeline.autograd == {4090}
+
+
+@pytest.mark.parametrize("name", ["pt_autograd_0", "autograd-4090"])
+def test_a_thread_of_autograds_keeps_a_name_and_loses_a_stand_in(script, name):
+    where = [["/home/user/venv/torch/utils/checkpoint.py", 3, "recompute", False]]
+    script.names[4090] = "Dummy-1" if name == "autograd-4090" else name
+    script.names[4091] = "Dummy-2"
+    script.call(4090, where=where)
+    script.call(4091)
+    _, timeline = only(script.finish())
+    assert (timeline.name(4090), timeline.name(4091)) == (name, "Dummy-2")
 
 
 def test_the_format_is_what_the_child_writes(tmp_path):

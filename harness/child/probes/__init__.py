@@ -13,6 +13,8 @@ from ..settings import Settings
 class Unavailable(Exception):  # noqa: N818 - it states a fact, it is not an error of the program
     """A probe cannot be installed in this torch; the text says which symbol is missing."""
 
+    state = "missing"
+
 
 class Probe(Protocol):
     """A probe: patches one part of a program and records what happens there.

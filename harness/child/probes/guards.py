@@ -1,12 +1,15 @@
 """Guard misses, seen on the calling thread at the moment that they happen.
 
-Dynamo calls one process-wide hook after every evaluation of a frame's guards. A Python function
-there ends the process when an exception passes through it, be it a signal handler's. So the hook is
-a dict's own ``__getitem__``: a hit is a lookup in C, and only a miss runs Python, which never
-raises.
+Dynamo calls one process-wide hook after every evaluation of a frame's guards. An exception that
+leaves the hook ends the process, and a signal handler can raise one in any Python function, even
+before its first line. So the hook is a dict's own ``__getitem__``: a hit is a lookup in C, and a
+miss calls Python through ctypes, which lets no exception pass.
 """
 
+import _thread
+import ctypes
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -23,19 +26,24 @@ class Conflict(Unavailable):
     state = "conflict"
 
 
-class _OnGuard(dict[bool, bool]):
-    """Answers True for a hit; for a miss, records it and answers False, as if it were not here."""
+def _hook(recorder: Recorder) -> Callable[[bool], bool]:
+    """Answers True to a hit; records a miss and answers False, as if nobody had been asked."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__({True: True})
-        self._recorder = recorder
-
-    def __missing__(self, hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
+    def record(_hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
         try:
-            _record_miss(self._recorder, sys._getframe(1))  # noqa: SLF001 - the caller is the clue
+            _record_miss(recorder, sys._getframe(1))  # noqa: SLF001 - the caller is the clue
+        except KeyboardInterrupt:
+            # Ctrl-C came just now. It cannot be let through here, so it is made to come again from
+            # another thread, once this function has returned.
+            _thread.start_new_thread(_thread.interrupt_main, ())
         except BaseException:  # noqa: BLE001 - an exception here would end the process
-            self._recorder.lost += 1
+            recorder.lost += 1
         return False
+
+    on_miss = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.py_object)(record)
+    answers = type("OnGuard", (dict,), {"__missing__": on_miss})({True: True})
+    hook: Callable[[bool], bool] = answers.__getitem__
+    return hook
 
 
 class GuardsProbe:
@@ -48,7 +56,7 @@ class GuardsProbe:
         """Set the hook. Raises Conflict if one is set already; that one stays."""
         symbols.CACHE_ENTRIES.get()
         set_hook = symbols.SET_GUARD_HOOK.get()
-        hook = _OnGuard(recorder).__getitem__
+        hook = _hook(recorder)
         previous = set_hook(hook)
         if previous is not None:
             set_hook(previous)

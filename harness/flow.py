@@ -1,34 +1,34 @@
 """A watched run from start to exit code, shared by the commands that start programs."""
 
 import contextlib
-import os
+import datetime as dt
 import re
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from dflash_min.cli import fail
-from harness.diagnosis.build import Expectations, diagnose
+from dflash_min.cli import fail, say
+from dflash_min.errors import UsageError
+from harness import __version__
+from harness.diagnosis.build import diagnose
 from harness.diagnosis.report import Report
+from harness.events.ended import Ended
+from harness.events.files import CHILD_LOG, EVENTS
+from harness.events.run import Run, write_run
 from harness.exits import ExitCode
+from harness.expect import decide_exit
 from harness.render import file_name, write_all
+from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
 from harness.spec import WatchOptions
-from harness.supervise.ended import Ended
-from harness.supervise.expect import decide_exit
-from harness.supervise.folder import CHILD_LOG, EVENTS, make_run_folder, remove_run_folder
+from harness.supervise.folder import make_run_folder, remove_run_folder
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import supervise
-from harness.supervise.progress import Progress
+from harness.supervise.progress import Counters, Progress
+from harness.timeline.recording import Recording
 
 FAILURE = "harness-failure.txt"
-# Points that say that the program got to work; a usage error comes before.
-_AT_WORK = re.compile(
-    rb'^\{"point": "(?:wrapper|dynamo_compile|guard_miss|step|phase)"', re.MULTILINE
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Job:
         slug: what runs, for the run folder's name.
         command: the program's command line.
         options: the user's options.
-        expectations: what the program must have done for its verdict to count.
+        expected_threads: so many threads must call compiled code and backward for the verdict to
+            count; None: any number.
         replay: the command that does all this again.
         captured: keep the program's output in the run folder instead of showing it, and take a
             usage error of the program for one of ours.
@@ -52,7 +53,7 @@ class Job:
     slug: str
     command: tuple[str, ...]
     options: WatchOptions
-    expectations: Expectations = field(default_factory=Expectations)
+    expected_threads: int | None = None
     replay: str = ""
     captured: bool = False
     verbose: bool = False
@@ -67,7 +68,7 @@ def run_job(job: Job) -> int:
         SystemExit: with code 2, after one line on stderr, where the program itself refused its
             arguments.
     """
-    folder = make_run_folder(job.options.out, job.slug)
+    folder = _prepare(job)
     log = folder / CHILD_LOG if job.captured else None
     launch = Launch(
         command=job.command,
@@ -92,6 +93,24 @@ def run_job(job: Job) -> int:
     return _finish(job, folder, ended)
 
 
+def _prepare(job: Job) -> Path:
+    """Make the run folder and write down what is asked for, while the parent still lives."""
+    folder = make_run_folder(job.options.out, job.slug)
+    run = Run(
+        harness=__version__,
+        prog=job.prog,
+        replay=job.replay,
+        expected_threads=job.expected_threads,
+        started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    try:
+        write_run(folder, run)
+    except OSError as error:
+        remove_run_folder(folder)
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    return folder
+
+
 def _settings(options: WatchOptions) -> WatchSettings:
     return WatchSettings(
         compile_detail=options.compile_detail,
@@ -105,9 +124,10 @@ def _refusal(ended: Ended, folder: Path) -> str | None:
     """The program's one line about its arguments, if that is all it did."""
     if ended.exit_code != ExitCode.USAGE:
         return None
-    with contextlib.suppress(OSError):
-        if _AT_WORK.search((folder / EVENTS).read_bytes()):
-            return None
+    counters = Counters(folder)
+    counters.update()
+    if counters.at_work:
+        return None
     lines = ended.stderr_tail.strip().splitlines()
     match = re.fullmatch(r"\S+: error: (.+)", lines[-1]) if lines else None
     return match[1] if match else None
@@ -115,11 +135,13 @@ def _refusal(ended: Ended, folder: Path) -> str | None:
 
 def _finish(job: Job, folder: Path, ended: Ended) -> int:
     try:
-        report = _report(job, folder, ended)
+        recording = Recording(folder)
+        recording.ended = ended  # a full disk may have kept it from being written
+        report = diagnose(recording)
         write_all(report, folder)
         _print(job, report, folder)
     except KeyboardInterrupt:
-        _say(job, f"interrupted; the recording is in {folder}")
+        say(job.prog, f"interrupted; the recording is in {folder}")
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it is, the recording must not be lost
         return _failed(job, folder, error)
@@ -128,45 +150,23 @@ def _finish(job: Job, folder: Path, ended: Ended) -> int:
     return decide_exit(report, job.options.expect, job.options.expect_only)
 
 
-def _report(job: Job, folder: Path, ended: Ended) -> Report:
-    report = diagnose(folder, job.expectations)
-    report = msgspec.structs.replace(report, ended=ended, replay=report.replay or job.replay)
-    if report.verdict != "failed":
-        return report
-    why = ended.child_failure.strip().splitlines()
-    headline = "The program was not watched: " + (
-        why[-1] if why else "its interpreter did not load the watch (PYTHONPATH or sitecustomize)"
-    )
-    return msgspec.structs.replace(report, headline=headline)
-
-
 def _print(job: Job, report: Report, folder: Path) -> None:
-    try:
+    with reader_may_leave():  # the report is in the folder all the same
         if job.options.json:
             sys.stdout.write((folder / file_name("json")).read_text(encoding="utf-8"))
         else:
             print_report(report, folder=folder)
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich makes the latter of the former
-        # The reader has gone, such as head(1); the report is in the folder all the same. Python
-        # flushes once more at exit, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(job: Job, folder: Path, error: Exception) -> int:
     with contextlib.suppress(OSError):
         (folder / FAILURE).write_text(traceback.format_exc(), encoding="utf-8")
-    _say(
-        job,
+    say(
+        job.prog,
         f"the report failed ({type(error).__name__}: {error}); nothing is lost: the recording "
         f"is in {folder}",
     )
     return ExitCode.FAILED
-
-
-def _say(job: Job, message: str) -> None:
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    print(f"{job.prog}: {line}", file=sys.stderr)
 
 
 def passed_through(ended: Ended) -> int:

@@ -1,11 +1,11 @@
 """How a watched process ended, as the parent saw it: ``ended.json`` of a run folder."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
-ENDED = "ended.json"
+from harness.events.files import ENDED, write_whole
+
 ENDED_SCHEMA = 1
 
 
@@ -58,10 +58,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_ended(folder: Path, ended: Ended) -> None:
     """Write ``ended.json`` so that a reader sees all of it or none. Raises OSError."""
-    text = msgspec.json.format(msgspec.json.encode(ended), indent=2)
-    partial = folder / f".{ENDED}.{os.getpid()}"
-    partial.write_bytes(text + b"\n")
-    partial.replace(folder / ENDED)
+    text = msgspec.json.format(msgspec.json.encode(ended), indent=2).decode()
+    write_whole(folder / ENDED, f"{text}\n")
 
 
 def read_ended(folder: Path) -> Ended | None:

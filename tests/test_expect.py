@@ -4,9 +4,9 @@ import pytest
 
 from dflash_min.errors import UsageError
 from harness.diagnosis.report import Finding, Remedy, Report
-from harness.supervise.ended import Ended
-from harness.supervise.expect import check_expectations, decide_exit
-from harness.supervise.flow import passed_through
+from harness.events.ended import Ended
+from harness.expect import check_expectations, decide_exit
+from harness.flow import passed_through
 
 
 def report(verdict: str, code: int, *codes: str) -> Report:

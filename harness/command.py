@@ -1,0 +1,42 @@
+"""How every command ends: its exit code, one line for an error of use, no traceback for Ctrl-C."""
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dflash_min.cli import fail
+from dflash_min.errors import UsageError
+from harness.exits import ExitCode
+
+
+class Command(Protocol):
+    """A command's ``main``: its arguments (the process's if left out) to its exit code."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command. Raises SystemExit(2) after one line on stderr for errors of use."""
+
+
+def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
+    """Make a command of a function of its arguments.
+
+    The function may raise UsageError, which becomes one line on stderr and exit code 2, and be
+    interrupted from the keyboard, which becomes exit code 130.
+
+    Args:
+        prog: the command's name, for the line.
+    """
+
+    def wrap(main: Callable[[list[str]], int]) -> Command:
+        @functools.wraps(main)
+        def run(argv: Sequence[str] | None = None) -> int:
+            try:
+                return main(sys.argv[1:] if argv is None else list(argv))
+            except UsageError as error:
+                fail(prog, str(error))
+            except KeyboardInterrupt:
+                return ExitCode.INTERRUPTED
+
+        return run
+
+    return wrap

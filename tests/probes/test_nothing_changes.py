@@ -1,0 +1,176 @@
+"""The watch changes no graph, no recompile and no result, and survives what programs do."""
+
+import json
+import os
+
+import pytest
+
+from harness.events import schema
+
+PROGRAM = """
+import json, warnings
+import torch.fx
+from torch._dynamo.utils import counters
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+results = {}
+KINDS = ("stats", "frames", "graph_break", "aot_autograd", "recompiles")
+
+def note(name, value):
+    seen = {kind: dict(counters[kind]) for kind in KINDS if counters[kind]}
+    results[name] = [seen, value.detach().float().sum().item()]
+    counters.clear()
+    torch._dynamo.reset()
+
+def causal(b, h, q, k):
+    return q >= k
+
+x = torch.randn(1, 1, 128, 16)
+fast = torch.compile(create_block_mask, fullgraph=True, backend="eager", dynamic=False)
+for size in (128, 256, 256):
+    mask = fast(causal, 1, 1, size, size, device="cpu")
+note("create_block_mask", mask.kv_indices)
+
+@torch.compile(backend="eager")
+def masked(q):
+    mask = create_block_mask(causal, 1, 1, 128, 128, device="cpu")
+    return flex_attention(q, q, q, block_mask=mask)
+
+note("masked", masked(x))
+
+@torch.compile(backend="eager", fullgraph=True)
+def asks(x):
+    by_path = torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+    return x + 1 if by_path or is_fx_symbolic_tracing() else x + 2
+
+note("asks", asks(x))
+
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+@torch.compile(backend="eager")
+def traces(x):
+    return torch.fx.symbolic_trace(Double())(x) + 1
+
+note("traces", traces(x))
+net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU())
+
+@torch.compile(backend="aot_eager")
+def steps(x):
+    loss = net(x).sum()
+    loss.backward()
+    return loss
+
+note("steps", steps(x))
+
+@torch.compile(backend="aot_eager")
+def differentiates(x):
+    return torch.autograd.grad((x * x).sum(), x)[0] + 1
+
+note("differentiates", differentiates(x.clone().requires_grad_()))
+plain = torch.compile(lambda x: x.sin(), backend="eager", dynamic=False)
+for size in range(2, 14):
+    out = plain(torch.ones(size))
+note("limit", out)
+with torch.no_grad():
+    note("uncompiled flex", flex_attention(x, x, x))
+note("module", torch.compile(net, backend="eager")(x))
+graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x: x.sin() + 1)(x)
+note("make_fx", graph(x))
+results["code"] = graph.code
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def both(watch, bare):
+    watched = watch(PROGRAM)
+    assert watched.code == 0, watched.err
+    return json.loads(watched.out), json.loads(bare(PROGRAM))
+
+
+def test_graphs_breaks_recompiles_and_results_are_the_same(both):
+    watched, bare = both
+    assert watched.keys() == bare.keys()
+    for name, expected in bare.items():
+        assert watched[name] == expected, name
+
+
+INTERRUPTED = """
+import signal
+
+class Alarm(Exception):
+    pass
+
+armed, alarms = False, 0
+
+def ring(number, frame):
+    if armed:
+        raise Alarm
+
+fast = torch.compile(lambda x: x.sin(), backend="eager", dynamic=False)
+for size in range(2, 14):  # past the limit: every other size misses from now on
+    fast(torch.ones(size))
+signal.signal(signal.SIGALRM, ring)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+known, new = torch.ones(2), torch.ones(20)
+for _ in range(8000):
+    armed = True
+    try:
+        fast(known)
+        fast(new)
+        armed = False
+    except Alarm:
+        armed = False
+        alarms += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("many alarms" if alarms > 100 else alarms)
+
+from _compile_race_child.probes import guards
+
+def interrupt(recorder, frame):
+    signal.raise_signal(signal.SIGINT)
+
+guards._record_miss = interrupt  # Ctrl-C at the worst moment: inside dynamo's hook
+try:
+    while True:
+        fast(new)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_signal_handlers_that_raise_inside_dynamos_hook_do_no_harm(watch):
+    watched = watch(INTERRUPTED)
+    assert watched.code == 0, watched.err
+    assert watched.out.splitlines() == ["many alarms", "interrupted"]
+    assert watched.of(schema.GuardMiss)
+    assert watched.of(schema.End)
+
+
+def test_a_forked_child_is_watched_afresh(watch):
+    watched = watch(
+        """
+        import os
+        fast = torch.compile(lambda x: x.sin(), backend="eager")
+        for _ in range(20):
+            fast(torch.ones(2))
+        child = os.fork()
+        if child == 0:
+            fast(torch.ones(2))
+            sys.exit()
+        os.waitpid(child, 0)
+        folder = os.path.dirname(__file__)
+        (file,) = [name for name in os.listdir(folder) if name.startswith("events-")]
+        print(open(os.path.join(folder, file)).read())
+        """
+    )
+    assert watched.code == 0, watched.err
+    events = [json.loads(line) for line in watched.out.splitlines() if line]
+    (call,) = [event for event in events if event["point"] == "wrapper"]
+    assert call["data"]["first"]
+    assert call["pid"] != os.getpid()
