@@ -138,6 +138,7 @@ SPECIAL = {
     "data": st.lists(names.map(Path), max_size=3).map(tuple),
     "device": st.sampled_from(get_args(config.DeviceChoice)),
     "warmup": st.sampled_from(get_args(config.WarmupMode)),
+    "warmup_devices": st.sampled_from(get_args(config.WarmupDevices)),
     "shapes": st.sampled_from(get_args(config.Shapes)),
     "dynamic": st.sampled_from(get_args(config.Dynamic)),
     "compile_mode": st.sampled_from(get_args(config.CompileMode)),
