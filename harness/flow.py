@@ -5,6 +5,7 @@ import datetime as dt
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from harness.render import file_name, write_all
 from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
 from harness.spec import WatchOptions
-from harness.supervise.folder import make_run_folder, remove_run_folder
+from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import supervise
 from harness.supervise.progress import Counters, Progress
@@ -68,7 +69,8 @@ def run_job(job: Job) -> int:
         SystemExit: with code 2, after one line on stderr, where the program itself refused its
             arguments.
     """
-    folder = _prepare(job)
+    made = missing_parents(job.options.out)
+    folder = _prepare(job, made)
     log = folder / CHILD_LOG if job.captured else None
     launch = Launch(
         command=job.command,
@@ -83,17 +85,17 @@ def run_job(job: Job) -> int:
             ended = supervise(launch, progress.tick)
         except BaseException:
             if not (folder / EVENTS).exists():
-                remove_run_folder(folder)
+                remove_run_folder(folder, made)
             raise
     if job.captured:
         refusal = _refusal(ended, folder)
         if refusal:
-            remove_run_folder(folder)
+            remove_run_folder(folder, made)
             fail(job.prog, refusal)
     return _finish(job, folder, ended)
 
 
-def _prepare(job: Job) -> Path:
+def _prepare(job: Job, made: Sequence[Path]) -> Path:
     """Make the run folder and write down what is asked for, while the parent still lives."""
     folder = make_run_folder(job.options.out, job.slug)
     run = Run(
@@ -106,7 +108,7 @@ def _prepare(job: Job) -> Path:
     try:
         write_run(folder, run)
     except OSError as error:
-        remove_run_folder(folder)
+        remove_run_folder(folder, made)
         raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
     return folder
 

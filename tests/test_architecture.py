@@ -1,6 +1,7 @@
 """The rules that keep the rooms apart, each read off the code."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,35 @@ def private_torch_names(path: Path) -> set[str]:
         if top(name) == "torch"
         and any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
     }
+
+
+PRIVATE_TEXT = re.compile(r"\btorch[./](?:\w+[./])*_\w+")
+
+
+def private_torch_texts(path: Path) -> set[str]:
+    """Private names and files of torch in a module's strings, docstrings aside."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    return {
+        found
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in docstrings
+        for found in PRIVATE_TEXT.findall(node.value)
+    }
+
+
+def test_private_torch_symbols_are_named_in_no_string_either() -> None:
+    home = CHILD / "torch_symbols.py"
+    assert private_torch_texts(home)
+    for path in modules("harness/child"):
+        if path != home:
+            assert not private_torch_texts(path), path
 
 
 def test_private_torch_symbols_have_one_home() -> None:

@@ -86,8 +86,14 @@ def _cases(timeline: Timeline) -> list[_Case]:
     shown = {error.seq for case in cases for error in case.errors}
     # An error raised again by another thread is no case of its own.
     ids = frozenset().union(*(e.ids for case in cases for e in case.errors))
+    # So it is where the program caught it first and main raises it in a group: the block mask's own
+    # event has told of it, under no number of an exception.
+    untold = sum(not case.errors for case in cases)
     for error in errors:
         if error.seq in shown or error.ids & ids:
+            continue
+        if untold and not is_annotation_error(error.error):
+            untold -= sum(map(is_annotation_error, error.chain))
             continue
         cases.append(_from_error(timeline, error))
         ids |= error.ids

@@ -10,20 +10,12 @@ from .attach import Attachment
 from .recorder import KEPT, Recorder
 from .session import Session, catch_fatal_signals
 from .settings import VARIABLE, Settings
+from .torch_symbols import COMPILE_WORKERS
 
 SCHEMA_VERSION = 1
 FAILURE = "child-failure.txt"
 _ENVIRONMENT = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NCCL", "OMP", "MKL", "PYTHON")
 
-#: Programs that torch starts as helpers: nothing of what they do is the watched program's doing.
-_COMPILE_WORKERS = (
-    "torch/_inductor/compile_worker/__main__.py",
-    "torch/_inductor/autotune_process.py",
-    "torch._inductor.autotune_process",
-    "torch._inductor.compile_worker",
-    "torch/_inductor/__autotune_main__.py",
-    "torch._inductor.__autotune_main__",
-)
 #: Code that is given to ``python -c`` by multiprocessing and by inductor's probe of the processor.
 #: multiprocessing's fork server is not among them: what it forks is the program's.
 _HELPER_CODE = (
@@ -48,7 +40,7 @@ def boot() -> None:
 
 def _is_helper(argv: list[str]) -> bool:
     program = _program(argv)
-    if program.endswith(_COMPILE_WORKERS):
+    if program.endswith(COMPILE_WORKERS):
         # Its own children are helpers as well, and cannot be told by their command lines.
         os.environ.pop(VARIABLE, None)
         return True

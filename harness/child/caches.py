@@ -4,15 +4,19 @@ import atexit
 import hashlib
 import json
 import re
+import time
 import weakref
 from types import CodeType
 from typing import Any
 
+from . import nesting
 from . import torch_symbols as symbols
 from .recorder import Recorder
 
 _MAX_LINES = 40
 _MAX_LINE = 300
+_MAX_ENTRIES = 32
+_MAX_SECONDS = 2.0
 # The tree is drawn with bars; a guard's line ends in a comment that quotes the user's source.
 _GUARD = re.compile(r"^[| ]*\+- ([A-Z][A-Z_]+): (.*)$")
 _GLOBAL_STATE = "___check_global_state() against "
@@ -109,17 +113,35 @@ def record_at_exit(recorder: Recorder) -> None:
 
 
 def record_all(recorder: Recorder) -> None:
-    """Write one ``caches`` event for each code object that was compiled and is still there."""
+    """Write one ``caches`` event for each code object that was compiled and is still there.
+
+    At most 32 entries of each, newest first, and two seconds in all; what is left out is counted.
+    Nothing is read while another thread compiles, since that changes the lists of entries.
+    """
+    if nesting.others(recorder.compiling, recorder.local.tid):
+        return
+    end = time.monotonic() + _MAX_SECONDS
     for reference, described in list(_compiled.values()):
         code = reference()
         if code is None:
             continue
         try:
-            entries = [
-                describe_entry(entry.guard_manager, entry.compile_id)
-                for entry in reversed(entries_of(code, described))
-            ]
+            entries = entries_of(code, described)
+            told = _describe_until(end, entries[:_MAX_ENTRIES])
         except Exception:  # noqa: BLE001 - an entry dropped by another thread meanwhile
             recorder.lost += 1
             continue
-        recorder.emit("caches", {"code": described, "entries": entries})
+        data: dict[str, Any] = {"code": described, "entries": told}
+        if len(told) < len(entries):
+            data["left_out"] = len(entries) - len(told)
+        recorder.emit("caches", data)
+
+
+def _describe_until(end: float, entries: list[Any]) -> list[dict[str, Any]]:
+    """Describe entries that come newest first; they go oldest first."""
+    told: list[dict[str, Any]] = []
+    for entry in entries:
+        if time.monotonic() >= end:
+            break
+        told.append(describe_entry(entry.guard_manager, entry.compile_id))
+    return told[::-1]

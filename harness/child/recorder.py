@@ -5,6 +5,7 @@ A recorder method never raises into the program: a full disk or a broken value i
 program goes on.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -37,18 +38,12 @@ class ThreadState(threading.local):
     Attributes:
         tid: native id, fetched once (a system call).
         phase: the workload's current phase in this thread.
-        epoch: the recorder's epoch that this thread was last looked at in.
-        looks: calls still to be looked at in this epoch.
         compiles: ids of the dynamo compiles that this thread is inside of, innermost last.
         traces: how many FX traces this thread is inside of.
-        busy: the recorder is at work in this thread; probes must not recurse.
         counts: events of one kind so far, for ``worth_recording``.
     """
 
-    epoch = -1
-    looks = 0
     traces = 0
-    busy = False
     phase: str | None = None
 
     def __init__(self) -> None:
@@ -66,9 +61,9 @@ class ThreadState(threading.local):
 class Recorder:
     """The process's event log.
 
-    ``compiling`` and ``tracing`` map a native thread id to how deep that thread is inside dynamo
-    compiles and FX traces; they are read by other threads' probes and written by their own thread
-    only, so plain dict operations are enough.
+    ``compiling``, ``tracing`` and ``in_backward`` map a native thread id to how deep that thread is
+    inside dynamo compiles, FX traces and backward calls; they are read by other threads' probes and
+    written by their own thread only, so plain dict operations are enough.
 
     A lazy recorder, and any recorder after a fork, makes its file with its first event besides
     ``header`` and ``probe``, which then come first: a run folder is not littered with the files of
@@ -92,11 +87,11 @@ class Recorder:
         self.folder = folder
         self.pid = os.getpid()
         self.lost = 0
-        self.epoch = 0
         self.local = ThreadState()
         self.compiling: dict[int, int] = {}
         self.tracing: dict[int, int] = {}
-        self.at_end: list[Callable[[], None]] = []
+        self.in_backward: dict[int, int] = {}
+        self.at_end: list[Callable[[], object]] = []
         self.quiet = True
         self._seq = itertools.count(1)
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -130,8 +125,6 @@ class Recorder:
             where: stack frames as ``[file, line, function, user]``, innermost first.
             stack: record the caller's stack (ignored when ``where`` is given).
         """
-        local = self.local
-        was_busy, local.busy = local.busy, True
         try:
             if point in _STANDING_POINTS and not self._stand(point, data):
                 return 0
@@ -146,8 +139,6 @@ class Recorder:
             return 0
         else:
             return seq
-        finally:
-            local.busy = was_busy
 
     def emit_counted(
         self,
@@ -168,14 +159,13 @@ class Recorder:
         return self.emit(point, data, edge=edge, compile_id=compile_id, where=where, stack=stack)
 
     def look_at_all_threads(self) -> None:
-        """Make every thread's next calls of compiled code visible (see the wrapper probe)."""
-        self.epoch += 1
+        """Make every thread's next calls of compiled code visible; the wrapper probe sets this."""
 
     def after_fork(self) -> None:
         """Give a forked child a file of its own, ``events-PID.jsonl``, once it has an event."""
         self.pid = os.getpid()
         self.local = ThreadState()
-        self.compiling, self.tracing = {}, {}
+        self.compiling, self.tracing, self.in_backward = {}, {}, {}
         self._lock = threading.RLock()
         self._kept.close()
         self._kept = _Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
@@ -245,7 +235,8 @@ class Recorder:
         self._segment_left = self._segment_bytes
         oldest = self._segment_number - SEGMENTS
         if oldest > 0:
-            os.unlink(self._segment_path(oldest))  # noqa: PTH108
+            with contextlib.suppress(FileNotFoundError):  # somebody else made room
+                os.unlink(self._segment_path(oldest))  # noqa: PTH108
         log = _Log(self._segment_path(self._segment_number))
         log.open()
         return log
@@ -297,6 +288,15 @@ class _Log:
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._file
+
+
+def is_foreign_thread() -> bool:
+    """Whether Python did not start the calling thread: autograd's, say.
+
+    Such a thread has no ``Thread`` object, or a dummy one made when somebody asked.
+    """
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
 
 
 def current_thread_name(tid: int) -> str:

@@ -42,11 +42,6 @@ def user_stack(skip: int = 0, limit: int = 24) -> list[Frame]:
     return _cut(_walk(frame), limit)
 
 
-def stack_of(frame: FrameType | None, limit: int = 24) -> list[Frame]:
-    """Return the stack that ends in ``frame``, innermost call first, cut as ``user_stack`` is."""
-    return _cut(_walk(frame), limit)
-
-
 def frames_of(traceback: TracebackType | None) -> list[Frame]:
     """Return a traceback's frames, outermost call first; the middle of a very deep one is cut.
 

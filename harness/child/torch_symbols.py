@@ -9,6 +9,7 @@ that have it, and the probe is then reported as missing. Versions were read in t
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Symbol:
 _FX = "torch.fx._symbolic_trace"
 _EVAL = "torch._C._dynamo.eval_frame"
 _CONVERT = "torch._dynamo.convert_frame"
+_CONFIG = "torch._dynamo.config"
 
 FX_TRACING = Symbol(_FX, "is_fx_symbolic_tracing")
 FX_FLAG = Symbol(_FX, "_is_fx_tracing_flag", until="2.13")  # one flag for the process
@@ -92,7 +94,10 @@ COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
 METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
 SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
 SKIP_FILES_CHECK = Symbol("torch._dynamo.trace_rules", "check_file")
-DYNAMO_CONFIG = Symbol("torch._dynamo.config", "_config")
+DYNAMO_CONFIG = Symbol(_CONFIG, "_config")
+RECOMPILE_LIMIT = Symbol(_CONFIG, "recompile_limit")
+COMPILE_DURING_FX_TRACE = Symbol(_CONFIG, "force_compile_during_fx_trace")
+ERROR_DURING_FX_TRACE = Symbol(_CONFIG, "error_on_nested_fx_trace")
 CONFIG_UNSET = Symbol("torch.utils._config_module", "_UNSET_SENTINEL")
 TRACE_STRUCTURED = Symbol("torch._logging._internal", "trace_structured")
 SET_EXEC_STRATEGY = Symbol(_EVAL, "set_code_exec_strategy")
@@ -112,6 +117,17 @@ FUNCTION_MODES = Symbol("torch.overrides", "_get_current_function_mode_stack")
 DISABLE_TORCH_FUNCTION = Symbol("torch._C", "DisableTorchFunction")
 DISPATCH_KEYS = Symbol("torch._C", "_dispatch_keys")
 
+#: The module whose import ends with dynamo able to run frames.
+EVAL_FRAME_MODULE = "torch._dynamo.eval_frame"
+#: Programs that torch starts as helpers: nothing of what they do is the watched program's doing.
+COMPILE_WORKERS = (
+    "torch/_inductor/compile_worker/__main__.py",
+    "torch/_inductor/autotune_process.py",
+    "torch._inductor.autotune_process",
+    "torch._inductor.compile_worker",
+    "torch/_inductor/__autotune_main__.py",
+    "torch._inductor.__autotune_main__",
+)
 #: Torch's structured trace log: a record per event, on the thread that it happened on.
 TRACE_LOGGER = "torch.__trace"
 #: The attribute by which dynamo is told to trace another function in a wrapper's stead.
@@ -130,6 +146,8 @@ _GRAPH_RUNNERS = (
 _AOT_RUNTIME = _GRAPH_RUNNERS[:1]
 _LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
 _GENERATED_GRAPH = "<eval_with_key>"
+# Tensors that stand for others while torch traces: nothing is computed.
+_FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
 
 
 class Listener(Protocol):
@@ -138,13 +156,27 @@ class Listener(Protocol):
     def look(self, frame: FrameType) -> None:
         """A call from ``frame`` that has to be looked at."""
 
+    def rest(self) -> None:
+        """Some calls later: is anybody left to be looked at?"""
+
     def flagged(self, frame: FrameType) -> None:
         """A call from ``frame`` that torch answers with yes."""
 
 
+class _Mine(threading.local):
+    """The epoch in which the calling thread needs to be looked at no more."""
+
+    epoch: object = None
+
+
 # What follows is asked by each call of compiled code. Globals of a module are the cheapest state
-# that there is: a thread's own, an object's or a closure's cost two to six times as much there.
+# that there is: a thread's own, an object's or a closure's cost two to six times as much there. So
+# the thread's own is looked up only while some thread is left to be looked at.
 _calm = False
+_mine = _Mine()
+_epoch = object()
+_CALLS_BETWEEN = 256
+_calls_left = _CALLS_BETWEEN
 _listener: Listener
 _asked: Callable[[], bool]
 _fx: Any
@@ -161,32 +193,58 @@ def listen(listener: Listener) -> None:
     FX_TRACING.replace(functools.update_wrapper(question, _asked))
 
 
+def begin_epoch() -> None:
+    """Have every thread's next calls looked at."""
+    global _epoch, _calm  # noqa: PLW0603 - a module's global is the cheapest to read
+    _epoch = object()
+    _calm = False
+
+
+def epoch() -> object:
+    """What stands for the present epoch; compared by identity, so two never are the same."""
+    return _epoch
+
+
+def settle(epoch: object) -> None:
+    """Have the calling thread looked at no more in ``epoch``, if that is still the present one."""
+    _mine.epoch = epoch
+
+
 def set_calm(calm: bool) -> None:  # noqa: FBT001 - it is the value that counts
-    """Whether no call has to be looked at for now."""
+    """Whether no call of any thread has to be looked at for now."""
     global _calm  # noqa: PLW0603
     _calm = calm
 
 
-def is_calm() -> bool:
-    """Whether calls go unseen for now."""
-    return _calm
-
-
 def _of_process() -> bool:
+    global _calls_left  # noqa: PLW0603
+    if not _calm:
+        if _mine.epoch is not _epoch:
+            return _answer(sys._getframe(1))  # noqa: SLF001 - the caller tells what is called
+        _calls_left -= 1  # a step lost to another thread does no harm
+        if _calls_left < 0:
+            _calls_left = _CALLS_BETWEEN
+            _listener.rest()
     # The original is "the flag is set, and nothing compiles": no need to ask while it is clear.
-    if not _calm or _fx._is_fx_tracing_flag:  # noqa: SLF001 - symbols.FX_FLAG
-        return _answer(sys._getframe(1))  # noqa: SLF001 - the caller tells what is called
-    return False
-
-
-def _of_thread() -> bool:
-    if not _calm or _asked():
+    if _fx._is_fx_tracing_flag:  # noqa: SLF001 - symbols.FX_FLAG
         return _answer(sys._getframe(1))  # noqa: SLF001
     return False
 
 
-def _answer(frame: FrameType) -> bool:
+def _of_thread() -> bool:
+    global _calls_left  # noqa: PLW0603
     if not _calm:
+        if _mine.epoch is not _epoch:
+            return _answer(sys._getframe(1))  # noqa: SLF001
+        _calls_left -= 1
+        if _calls_left < 0:
+            _calls_left = _CALLS_BETWEEN
+            _listener.rest()
+    return _asked() and _answer(sys._getframe(1))  # noqa: SLF001
+
+
+def _answer(frame: FrameType) -> bool:
+    if _mine.epoch is not _epoch:
         _listener.look(frame)
     tracing = _asked()
     if tracing:
@@ -293,6 +351,18 @@ def is_limit_hit(error: BaseException) -> bool:
         return True
     # The one failure for which dynamo keeps running the entries it has (RUN_ONLY) is this one.
     return _LIMIT_EXCEEDED in str(error)
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor only stands for one, as those do that a trace is made with."""
+    return not _FAKE_TENSORS.isdisjoint(kind.__name__ for kind in type(tensor).__mro__)
+
+
+def nested_outcome() -> str:
+    """What a compiled call does while the FX flag is set: ``raise``, ``eager``; empty: compile."""
+    if COMPILE_DURING_FX_TRACE.get():
+        return ""
+    return "raise" if ERROR_DURING_FX_TRACE.get() else "eager"
 
 
 def config_overrides() -> dict[str, Any]:

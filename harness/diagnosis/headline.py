@@ -112,8 +112,9 @@ def _covered(timelines: Sequence[Timeline], counts: Counts) -> str:
     also = _with_backward(others or [thread for _, thread in callers])
     return (
         f"{who} called {what}{also}; {words.count(warm, 'warm-up compile')}, "
-        f"{counts.compiles_after_warmup} after it, {counts.fallbacks} dense fallbacks, "
-        f"{counts.thread_errors} thread errors"
+        f"{counts.compiles_after_warmup} after it, "
+        f"{words.count(counts.fallbacks, 'dense fallback')}, "
+        f"{words.count(counts.thread_errors, 'thread error')}"
     )
 
 

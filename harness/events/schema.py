@@ -309,10 +309,6 @@ class CompileDetail(BaseEvent, frozen=True, tag="compile_detail"):
     data: CompileDetailData
 
 
-class BackendCall(BaseEvent, frozen=True, tag="backend_call"):
-    """The backend's compile of one dynamo graph."""
-
-
 class FxTraceData(msgspec.Struct, frozen=True, kw_only=True):
     """``tracer`` is the tracer's class; ``in_compile``: on behalf of a dynamo compile."""
 
@@ -418,10 +414,11 @@ class Phase(BaseEvent, frozen=True, tag="phase"):
 
 
 class CachesData(msgspec.Struct, frozen=True, kw_only=True):
-    """All entries of one code object, at the end of the program."""
+    """The entries of one code object at the end of the program, ``left_out`` of them not told."""
 
     code: Code
     entries: tuple[CacheEntry, ...] = ()
+    left_out: int = 0
 
 
 class Caches(BaseEvent, frozen=True, tag="caches"):
@@ -464,7 +461,6 @@ Event = (
     | LockWait
     | Compile
     | CompileDetail
-    | BackendCall
     | FxTrace
     | BackwardCompile
     | Backward

@@ -4,6 +4,7 @@ import datetime as dt
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_min.errors import UsageError
@@ -42,13 +43,22 @@ def make_run_folder(out: Path, slug: str, now: dt.datetime | None = None) -> Pat
         raise UsageError(f"cannot write to the output folder {out}: {reason}") from error
 
 
-def remove_run_folder(folder: Path) -> None:
-    """Remove a run folder that came to nothing, and its parent if that is empty then."""
+def missing_parents(out: Path) -> list[Path]:
+    """Return the folders that would have to be made for ``out`` to be one, innermost first."""
+    return [folder for folder in (out, *out.parents) if not folder.exists()]
+
+
+def remove_run_folder(folder: Path, made: Sequence[Path] = ()) -> None:
+    """Remove a run folder that came to nothing, and the folders ``made`` for it, innermost first.
+
+    A folder that holds something else by now stays.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.parent.rmdir()
-    except OSError:  # other runs are in it, or it is not ours to remove
-        return
+    for parent in made:
+        try:
+            parent.rmdir()
+        except OSError:  # another run is in it
+            return
 
 
 def tail(path: Path, size: int) -> str:

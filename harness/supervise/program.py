@@ -53,6 +53,8 @@ def _script(words: Sequence[str], word: str) -> Program:
     if not path.exists():
         hint = "" if path.suffix or len(path.parts) > 1 else " (for a module: -- -m NAME)"
         raise UsageError(f"{word}: no such script{hint}")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise UsageError(f"{word}: a folder without __main__.py is no script")
     return Program(tuple(words), path.resolve().stem)
 
 

@@ -9,10 +9,15 @@ from pathlib import Path
 from harness.child.settings import VARIABLE, Settings
 from harness.supervise.launch import SITE
 
-BUDGET_NS = 200
+BUDGETS_NS = {
+    "alone": 200,
+    # While a thread is waited for, each reads its own state: 360 to 540 measured where a cached
+    # call takes 10 000. Were every call looked at, it would be 5000.
+    "beside_a_parked_thread": 1000,
+}
 
 
-def test_a_cached_call_costs_at_most_200_ns_more(tmp_path):
+def test_a_cached_call_costs_little_more(tmp_path):
     settings = Settings(folder=str(tmp_path), harness="test")
     environment = {**os.environ, VARIABLE: settings.dumps(), "PYTHONPATH": str(SITE)}
     run = subprocess.run(
@@ -22,7 +27,11 @@ def test_a_cached_call_costs_at_most_200_ns_more(tmp_path):
         text=True,
         check=True,
     )
-    cost = json.loads(run.stdout)
-    print(cost)
-    # Two estimates, of which other work on the machine can only raise either.
-    assert min(cost["added_ns"], cost["added_paired_median_ns"]) <= BUDGET_NS, cost
+    found = json.loads(run.stdout)
+    print(found)
+    assert found["alone"]["every_thread_was_looked_at"]
+    assert not found["beside_a_parked_thread"]["every_thread_was_looked_at"]
+    for case, budget in BUDGETS_NS.items():
+        cost = found[case]
+        # Two estimates, of which other work on the machine can only raise either.
+        assert min(cost["added_ns"], cost["added_paired_median_ns"]) <= budget, (case, cost)

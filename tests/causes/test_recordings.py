@@ -55,6 +55,7 @@ EXPECTED = {
     "c06": ("clean", set(), set()),
     "num_threads": ("incomplete", set(), set()),
     "plain": ("nothing ran", set(), set()),
+    "block_mask_in_a_group": ("found", {"CR101"}, {"CR101", "CR310"}),
     "h200_no_grad": ("found", {"CR101"}, {"CR101", "CR303", "CR301"}),
     "h200_grad": ("clean", set(), set()),
     "h200_subproc_pool": ("clean", set(), set()),
@@ -210,6 +211,13 @@ def test_the_crash_on_a_gpu_is_told_from_its_root_to_its_error():
     assert "compiled 3 times" in report.headline
     (error,) = report.errors
     assert (error.explained_by, error.torchs_own) == (("CR301",), False)
+
+
+def test_an_error_that_main_raises_again_in_a_group_is_not_mains_own():
+    report = diagnose(RECORDINGS / "block_mask_in_a_group")
+    (finding,) = (f for f in report.findings if f.code == "CR310")
+    assert [thread.name for thread in finding.threads] == ["drafter-1", "drafter-0"]
+    assert [error.explained_by for error in report.errors] == [("CR310",)]
 
 
 def test_a_compile_that_lost_dynamic_is_noted():

@@ -129,6 +129,26 @@ def test_steady_events_go_to_segments_of_which_the_oldest_are_deleted(tmp_path) 
     assert _raw(tmp_path) == []
 
 
+def test_a_segment_that_is_gone_already_stops_no_recording(tmp_path) -> None:
+    recorder = Recorder(str(tmp_path), max_steady_bytes=1)  # the least: eight of 64 KiB
+    for number in range(20_000):
+        recorder.emit("step", {"step": number})
+        if number == 100:
+            (first,) = tmp_path.glob("steady-*.jsonl")
+            first.unlink()
+    assert recorder.lost == 0
+    assert max(tmp_path.glob("steady-*.jsonl")).name > f"steady-{os.getpid()}-000009"
+
+
+def test_a_fork_forgets_what_other_threads_were_inside_of(tmp_path) -> None:
+    recorder = Recorder(str(tmp_path), lazy=True)
+    kept = (recorder.compiling, recorder.tracing, recorder.in_backward)
+    for depths in kept:
+        depths[1] = 1
+    recorder.after_fork()
+    assert (recorder.compiling, recorder.tracing, recorder.in_backward) == ({}, {}, {})
+
+
 def test_a_lazy_recorder_starts_its_file_with_header_and_probes(tmp_path) -> None:
     recorder = Recorder(str(tmp_path), lazy=True)
     recorder.emit("header", {"schema": 1})

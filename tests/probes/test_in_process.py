@@ -2,13 +2,24 @@
 
 import gc
 import threading
+import types
+import weakref
 
 import pytest
 import torch
 
 from harness.child import caches, codes, context, nesting
 from harness.child import torch_symbols as symbols
-from harness.child.probes import Unavailable, attention, backward, block_mask, compiles, fx, lock
+from harness.child.probes import (
+    Unavailable,
+    attention,
+    backward,
+    block_mask,
+    compiles,
+    fx,
+    lock,
+    wrapper,
+)
 from harness.child.probes import guards as guards_probe
 from harness.child.settings import Settings
 from harness.events import schema
@@ -148,6 +159,105 @@ def test_the_watched_lock_is_a_re_entrant_lock(recorder, recorded):
     # Only the attempt that waited.
     assert [event.edge for event in waits] == ["enter", "exit"]
     assert waits[0].data.owner_tid == threading.get_native_id()
+
+
+def test_who_is_waited_for_before_calls_go_unseen():
+    new, epoch = wrapper._Thread(), object()
+    much_later = new.since + 1000.0
+    assert new.is_waited_for(epoch, new.since, much_later)  # its first call is still to come
+    new.foreign = True
+    assert new.is_waited_for(epoch, new.since, new.since + 1.0)
+    assert not new.is_waited_for(epoch, new.since, much_later)
+    called = wrapper._Thread()
+    called.epoch = object()
+    assert called.is_waited_for(epoch, called.since, called.since + 1.0)
+    assert not called.is_waited_for(epoch, called.since, called.since + 1000.0)
+    called.epoch, called.left = epoch, 0
+    assert not called.is_waited_for(epoch, called.since, called.since)
+
+
+def test_a_thread_that_ended_is_waited_for_no_more(recorder):
+    watch = wrapper._Watch(recorder)
+    alive = in_thread(lambda: (watch.expect(), dict(watch._threads))[1])
+    assert len(alive) == 1
+    assert watch._threads == {}
+
+
+class InterruptedLock:
+    """A re-entrant lock at whose second acquisition Ctrl-C comes, just after it succeeded."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.left = 2
+
+    def acquire(self, *args, **kwargs):
+        acquired = self.lock.acquire(*args, **kwargs)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return acquired
+
+    def __getattr__(self, name):
+        return getattr(self.lock, name)
+
+
+def test_ctrl_c_at_the_watched_lock_leaves_it_free(recorder, monkeypatch):
+    real = InterruptedLock()
+    watched = lock.WatchedLock(real, recorder)
+    with watched:
+        pass
+    with pytest.raises(KeyboardInterrupt), watched:
+        pytest.fail("entered")
+    assert not real._is_owned()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "describe", interrupted)
+    with pytest.raises(KeyboardInterrupt), watched:
+        pytest.fail("entered")
+    assert not real._is_owned()
+    assert (watched._owner, watched._depth) == (None, 0)
+
+
+def entries(number):
+    """Stand-ins for dynamo's cache entries, newest first."""
+    return [
+        types.SimpleNamespace(guard_manager=f"guards {n}", compile_id=f"0/{n}")
+        for n in reversed(range(number))
+    ]
+
+
+@pytest.fixture
+def caches_at_exit(recorder, recorded, monkeypatch):
+    """Record one code object with 40 entries and return the ``caches`` events."""
+
+    def record():
+        code = record.__code__
+        described = codes.describe(code)
+        monkeypatch.setattr(caches, "_compiled", {1: (weakref.ref(code), described)})
+        monkeypatch.setattr(caches, "entries_of", lambda code, described: entries(40))
+        caches.record_all(recorder)
+        return [event for event in recorded() if isinstance(event, schema.Caches)]
+
+    return record
+
+
+def test_of_many_entries_the_newest_are_told_and_the_others_counted(caches_at_exit):
+    (event,) = caches_at_exit()
+    assert [entry.compile_id for entry in event.data.entries] == [f"0/{n}" for n in range(8, 40)]
+    assert event.data.left_out == 8
+
+
+def test_telling_the_entries_ends_in_time(caches_at_exit, monkeypatch):
+    monkeypatch.setattr(caches, "_MAX_SECONDS", 0.0)
+    (event,) = caches_at_exit()
+    assert (event.data.entries, event.data.left_out) == ((), 40)
+
+
+def test_entries_are_not_read_while_another_thread_compiles(caches_at_exit, recorder):
+    nesting.enter(recorder.compiling, recorder.local.tid + 1)
+    assert caches_at_exit() == []
 
 
 @pytest.mark.parametrize(

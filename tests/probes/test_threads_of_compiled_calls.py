@@ -88,6 +88,43 @@ def test_a_thread_that_only_hits_the_cache_is_seen_and_nothing_else_is(watched):
     assert [type(event) for event in others] == [schema.Wrapper]
 
 
+def test_threads_that_come_late_in_an_epoch_are_seen_whatever_they_did_before(watch):
+    watched = watch(
+        """
+        fast = torch.compile(lambda x: x.sin(), backend="eager")
+        for _ in range(20):
+            fast(torch.ones(2))
+        compiled, idents = threading.Event(), set()
+
+        def waits_first():
+            torch._guards.TracingContext.try_get()  # uses torch's storage, and calls much later
+            ready.set()
+            compiled.wait()
+            fast(torch.ones(2))
+
+        def calls_often():
+            idents.add(threading.get_ident())
+            for _ in range(20):
+                fast(torch.ones(2))
+
+        ready = threading.Event()
+        waiting = threading.Thread(target=waits_first, name="waiting")
+        waiting.start()
+        ready.wait()
+        for number in range(6):
+            run(calls_often, name=f"often-{number}")
+        compiled.set()
+        waiting.join()
+        print(len(idents))
+        """
+    )
+    assert watched.code == 0, watched.err
+    assert int(watched.out) < 6  # the system gave an ident again
+    for name in ("waiting", *(f"often-{number}" for number in range(6))):
+        (call,) = watched.of(schema.Wrapper, name)
+        assert call.data.first
+
+
 @pytest.mark.parametrize("thread", DRAFTERS)
 def test_a_miss_names_the_code_the_context_and_how_many_entries_there_were(watched, thread):
     (miss,) = watched.of(schema.GuardMiss, thread)

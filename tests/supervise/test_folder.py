@@ -9,7 +9,7 @@ import pytest
 
 from dflash_min.errors import UsageError
 from harness.events.ended import Ended, read_ended, write_ended
-from harness.supervise.folder import make_run_folder, remove_run_folder, tail
+from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder, tail
 
 
 def test_the_name_says_when_and_what_and_only_the_owner_may_read(tmp_path) -> None:
@@ -54,12 +54,21 @@ def test_an_output_folder_that_cannot_be_written_is_a_usage_error(tmp_path) -> N
 
 
 def test_removing_leaves_what_others_have_in_the_output_folder(tmp_path) -> None:
-    first, second = make_run_folder(tmp_path / "out", "x"), make_run_folder(tmp_path / "out", "y")
+    out = tmp_path / "made" / "out"
+    made = missing_parents(out)
+    assert made == [out, tmp_path / "made"]
+    first, second = make_run_folder(out, "x"), make_run_folder(out, "y")
     (first / "deep").mkdir()
-    remove_run_folder(first)
-    assert list((tmp_path / "out").iterdir()) == [second]
-    remove_run_folder(second)
-    assert not (tmp_path / "out").exists()
+    remove_run_folder(first, made)
+    assert list(out.iterdir()) == [second]
+    remove_run_folder(second, made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_folder_that_was_there_stays(tmp_path) -> None:
+    folder = make_run_folder(tmp_path, "x")
+    remove_run_folder(folder, missing_parents(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tail(tmp_path) -> None:

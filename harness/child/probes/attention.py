@@ -46,7 +46,7 @@ def _record(
     query = args[0] if args else kwargs["query"]
     key = args[1] if len(args) > 1 else kwargs["key"]
     with symbols.DISABLE_TORCH_FUNCTION.get()():
-        if _is_fake(query):
+        if symbols.is_fake(query):
             return
         shape, keys = list(query.shape), key.shape[-2]
         size, dtype = query.element_size(), str(query.dtype)
@@ -78,11 +78,6 @@ def in_compiled_graph(frame: FrameType | None) -> bool:
         aot = aot or symbols.is_aot_runtime(code)
         frame = frame.f_back
     return aot
-
-
-def _is_fake(tensor: Any) -> bool:
-    kinds = {kind.__name__ for kind in type(tensor).__mro__}
-    return "FakeTensor" in kinds or "FunctionalTensor" in kinds
 
 
 PROBE = AttentionProbe()

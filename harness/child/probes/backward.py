@@ -5,14 +5,13 @@ that autograd owns and all callers share, so that thread compiles on others' beh
 """
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from .. import nesting
 from .. import torch_symbols as symbols
-from ..recorder import Recorder
+from ..recorder import Recorder, is_foreign_thread
 from ..settings import Settings
 
 _MAX_ERROR = 600
@@ -26,35 +25,30 @@ class BackwardProbe:
 
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Wrap. Raises Unavailable if this torch lacks a symbol; nothing is wrapped then."""
-        callers: nesting.Depths = {}
         lazy_backward = symbols.LAZY_BACKWARD.get()
         install_callbacks = symbols.INSTALL_CALLBACKS.get()
         run = symbols.RUN_BACKWARD.get()
         by_name = symbols.RUN_BACKWARD_BY_NAME.get()
-        watched = _wrap_run(run, recorder, callers)
+        watched = _wrap_run(run, recorder)
         symbols.RUN_BACKWARD.replace(watched)
         if by_name is run:
             symbols.RUN_BACKWARD_BY_NAME.replace(watched)
-        symbols.INSTALL_CALLBACKS.replace(
-            _wrap_install(install_callbacks, lazy_backward, recorder, callers)
-        )
+        symbols.INSTALL_CALLBACKS.replace(_wrap_install(install_callbacks, lazy_backward, recorder))
 
 
-def _wrap_run(
-    original: Callable[..., Any], recorder: Recorder, callers: nesting.Depths
-) -> Callable[..., Any]:
+def _wrap_run(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     @functools.wraps(original)
     def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
         local = recorder.local
         if local.compiles or local.traces:  # AOTAutograd differentiates while it traces
             return original(*args, **kwargs)
         tid = local.tid
-        nesting.enter(callers, tid)
+        nesting.enter(recorder.in_backward, tid)
         recorder.emit_counted("backward", None, {}, stack=True)
         try:
             return original(*args, **kwargs)
         finally:
-            nesting.leave(callers, tid)
+            nesting.leave(recorder.in_backward, tid)
 
     return symbols.stands_for(original, _engine_run_backward)
 
@@ -63,11 +57,10 @@ def _wrap_install(
     original: Callable[..., AbstractContextManager[Any]],
     lazy_backward: object,
     recorder: Recorder,
-    callers: nesting.Depths,
 ) -> Callable[..., AbstractContextManager[Any]]:
     @contextmanager
     def around(inner: AbstractContextManager[Any], compile_id: str) -> Iterator[Any]:
-        data = {"behalf_tids": _on_behalf_of(recorder.local.tid, callers)}
+        data = {"behalf_tids": _on_behalf_of(recorder.local.tid, recorder.in_backward)}
         recorder.emit("backward_compile", data, edge="enter", compile_id=compile_id, stack=True)
         recorder.look_at_all_threads()
         outcome: dict[str, Any] = {**data, "ok": True}
@@ -92,16 +85,10 @@ def _wrap_install(
 
 
 def _on_behalf_of(tid: int, callers: nesting.Depths) -> list[int]:
-    if tid in callers and not _is_autograd_thread():
+    if tid in callers and not is_foreign_thread():
         return [tid]
     # Autograd's own thread can be inside a backward call too: one nested in the caller's.
     return nesting.others(callers, tid) or ([tid] if tid in callers else [])
-
-
-def _is_autograd_thread() -> bool:
-    # A thread that C++ started has no Thread object, or a dummy one made when somebody asked.
-    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
-    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
 
 
 def _in_words(error: BaseException) -> str:

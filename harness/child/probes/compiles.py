@@ -1,7 +1,6 @@
 """Dynamo's compiles: each one, with what came in, why, and what came out."""
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -115,7 +114,7 @@ class _Compiles:
             "context": self._recorder.local.scratch.pop(CONTEXT, None) or context.describe(),
             "inputs": context.describe_inputs(variables),
             "entries": len(caches.entries_of(code, begun.described)),
-            "limit": sys.modules["torch._dynamo.config"].recompile_limit,
+            "limit": symbols.RECOMPILE_LIMIT.get(),
         }
         self._recorder.emit(
             "dynamo_compile", data, edge="enter", compile_id=begun.compile_id, stack=True

@@ -9,8 +9,10 @@ miss calls Python through ctypes, which lets no exception pass.
 import _thread
 import ctypes
 import sys
+import threading
+import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from .. import caches, codes, context, unseen
@@ -18,6 +20,8 @@ from .. import torch_symbols as symbols
 from ..recorder import Recorder, worth_recording
 from ..settings import Settings
 from . import Unavailable
+
+_GRACE_S = 0.0005
 
 
 class Conflict(Unavailable):
@@ -32,12 +36,13 @@ def _hook(recorder: Recorder) -> Callable[[bool], bool]:
     def record(_hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
         try:
             _record_miss(recorder, sys._getframe(1))  # noqa: SLF001 - the caller is the clue
-        except KeyboardInterrupt:
-            # Ctrl-C came just now. It cannot be let through here, so it is made to come again from
-            # another thread, once this function has returned.
-            _thread.start_new_thread(_thread.interrupt_main, ())
-        except BaseException:  # noqa: BLE001 - an exception here would end the process
+        except Exception:  # noqa: BLE001 - an exception here would end the process
             recorder.lost += 1
+        except BaseException as error:  # noqa: BLE001
+            # Ctrl-C, or a handler's SystemExit, came just now. It cannot be let through here, so it
+            # is made to come again once this function has returned.
+            arguments = (error, threading.get_ident(), record.__code__)
+            _thread.start_new_thread(_raise_again, arguments)
         return False
 
     on_miss = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.py_object)(record)
@@ -46,11 +51,30 @@ def _hook(recorder: Recorder) -> Callable[[bool], bool]:
     return hook
 
 
+def _raise_again(error: BaseException, ident: int, code: CodeType) -> None:
+    """Raise ``error`` in the thread ``ident`` as soon as that runs no frame of ``code``."""
+    while _runs(ident, code):
+        time.sleep(_GRACE_S)
+    # Only a class can be raised in another thread; Python calls it for the exception itself.
+    kind = type(error)
+    again = type(kind.__name__, (kind,), {"__new__": lambda _: error})
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(again))
+
+
+def _runs(ident: int, code: CodeType) -> bool:
+    frame = sys._current_frames().get(ident)  # noqa: SLF001 - public all but in name
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class GuardsProbe:
     """Sets dynamo's guard-complete hook."""
 
     name = "guards"
-    modules: tuple[str, ...] = ("torch._dynamo.eval_frame", symbols.SKIP_FILES_CHECK.module)
+    modules: tuple[str, ...] = (symbols.EVAL_FRAME_MODULE, symbols.SKIP_FILES_CHECK.module)
 
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Set the hook. Raises Conflict if one is set already; that one stays."""

@@ -8,7 +8,7 @@ from .. import torch_symbols as symbols
 from ..recorder import Recorder
 from ..settings import Settings
 
-NAME = "torch._dynamo.convert_frame.compile_lock"
+_NAME = f"{symbols.COMPILE_LOCK.module}.{symbols.COMPILE_LOCK.name}"
 #: Where ``ThreadState.scratch`` keeps the context as it was when the lock was acquired.
 CONTEXT = "context at the lock"
 
@@ -28,12 +28,13 @@ class WatchedLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
         """Acquire the lock as ``threading.RLock.acquire`` does."""
+        tid = self._recorder.local.tid
         acquired: bool = self._lock.acquire(blocking=False)
         if not acquired and blocking:
             acquired = self._wait(timeout)
         if acquired:
             self._depth += 1
-            self._owner = self._recorder.local.tid
+            self._owner = tid
         return acquired
 
     def release(self) -> None:
@@ -45,11 +46,16 @@ class WatchedLock:
         self._lock.release()
 
     def __enter__(self) -> bool:
-        acquired = self.acquire()
+        outermost = not self._lock._is_owned()  # noqa: SLF001 - threading.Condition asks it too
+        acquired = False
         try:
+            acquired = self.acquire()
             self._keep_context()
-        except BaseException:  # Ctrl-C, say: nobody else would release it
-            self.release()
+        except BaseException:
+            # Ctrl-C, say: nobody else would release the lock. It may have come before anything but
+            # the lock itself knew that it was acquired.
+            if acquired or (outermost and self._lock._is_owned()):  # noqa: SLF001
+                self.release()
             raise
         return acquired
 
@@ -65,7 +71,7 @@ class WatchedLock:
         return getattr(self._lock, name)
 
     def _wait(self, timeout: float) -> bool:
-        data = {"lock": NAME, "owner_tid": self._owner}
+        data = {"lock": _NAME, "owner_tid": self._owner}
         self._recorder.emit("lock_wait", data, edge="enter", stack=True)
         try:
             acquired: bool = self._lock.acquire(timeout=timeout)

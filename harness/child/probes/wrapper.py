@@ -4,21 +4,20 @@
 before it runs. That question is where this probe listens: it is replaced before dynamo is imported,
 so dynamo knows no other function and traces what it traced before.
 
-A cached call costs one look at a flag of the process: looking up anything of the calling thread's
-own would cost several times as much. Who has to be looked at is settled elsewhere
-(``_Watch``), and a thread that never called before makes itself known through storage of torch's
-that the call reads anyway.
+A cached call costs one look at a flag of the process while no thread is left to be looked at, and a
+look at the thread's own state otherwise. A thread that never called before makes itself known
+through storage of torch's that the call reads anyway.
 """
 
+import functools
 import os
-import sys
 import time
 from types import FrameType
 from typing import Any
 
 from .. import codes, context, nesting
 from .. import torch_symbols as symbols
-from ..recorder import Recorder
+from ..recorder import Recorder, is_foreign_thread
 from ..settings import Settings
 from . import Unavailable
 
@@ -27,11 +26,10 @@ from . import Unavailable
 _LOOKS = 8
 # Looks at one code object in one thread that are all written; later only powers of two are.
 _ALWAYS = 64
-# How long a thread that called before, and one that is about to, is waited for.
+# How long after an epoch began a thread that called before is waited for.
 _PATIENCE_S = 10.0
-_UNSETTLED = -1
-# Kept per thread in ThreadState.scratch.
-_USED_STORAGE, _EPOCH, _SEEN = "wrapper storage", "wrapper epoch", "wrapper seen"
+#: Where ``ThreadState.scratch`` keeps what ends with the thread.
+_END = "wrapper"
 
 
 class WrapperProbe:
@@ -44,11 +42,11 @@ class WrapperProbe:
         """Replace the function. Raises Unavailable if this torch has none."""
         watch = _Watch(recorder)
         symbols.listen(watch)
-        recorder.look_at_all_threads = watch.look_at_all_threads  # type: ignore[method-assign]
+        recorder.look_at_all_threads = symbols.begin_epoch  # type: ignore[method-assign]
         try:
             symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
-        except Unavailable:
-            watch.never_settle()
+        except Unavailable as error:
+            watch.never_rest(str(error))
 
 
 def _storage(original: object, watch: "_Watch") -> object:
@@ -62,57 +60,112 @@ def _storage(original: object, watch: "_Watch") -> object:
     return ThreadStorage()
 
 
+class _Thread:
+    """A thread that called, or that used torch's storage and so is likely about to call.
+
+    Attributes:
+        since: ``time.monotonic()`` at which it was first known.
+        foreign: not started by Python.
+        epoch: the one in which it last called.
+        left: its calls still to be looked at in that epoch.
+        seen: the code objects that it called in that epoch.
+    """
+
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+        self.foreign = is_foreign_thread()
+        self.epoch: object = None
+        self.left = 0
+        self.seen: set[int] = set()
+
+    def is_waited_for(self, epoch: object, begun: float, now: float) -> bool:
+        """Whether ``epoch``, which began at ``begun``, is not over for this thread.
+
+        One that never called is waited for as long as it lives, since its first call can be all
+        there is to see of it. Autograd's threads use torch's storage and seldom call.
+        """
+        if self.epoch is epoch and self.left <= 0:
+            return False
+        if self.epoch is None:
+            return not self.foreign or now - self.since < _PATIENCE_S
+        return now - begun < _PATIENCE_S
+
+
+class _End:
+    """Kept by a thread alone, so that it goes, and says so, when the thread ends."""
+
+    def __init__(self, threads: dict[int, _Thread], tid: int) -> None:
+        self._threads = threads
+        self._tid = tid
+
+    def __del__(self) -> None:
+        self._threads.pop(self._tid, None)
+
+
 class _Watch:
     """What happens off the fast path. Nothing here raises.
 
-    Calls go unseen once no thread is left to be looked at in the recorder's epoch. Threads are
-    waited for if they called before, or used torch's storage and so are about to call; those that
-    do not for some time are given up until the next epoch.
+    Calls go unseen once no thread is waited for in the present epoch.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._next_epoch = recorder.look_at_all_threads
-        self._settles = True
-        self._storage_speaks = False
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._rests = True
+        self._threads: dict[int, _Thread] = {}
+        self._begun = (symbols.epoch(), time.monotonic())
+        os.register_at_fork(after_in_child=self._after_fork)
 
-    def _forget(self) -> None:
-        symbols.set_calm(False)
-        # By thread: when it used torch's storage without a call yet; the last epoch it was done in.
-        self._expected: dict[int, float] = {}
-        self._done: dict[int, int] = {}
-        self._opened = (_UNSETTLED, 0.0)
+    def _after_fork(self) -> None:
+        self._threads = {}
+        symbols.begin_epoch()
+        self.expect()  # torch's storage knows this thread already
 
-    def look_at_all_threads(self) -> None:
-        """Begin a new epoch (this is the recorder's method once the probe is live)."""
-        self._next_epoch()
-        symbols.set_calm(False)
-
-    def never_settle(self) -> None:
-        """Look at every call: this torch does not say when a thread first calls."""
-        self._settles = False
-        symbols.set_calm(False)
+    def never_rest(self, why: str) -> None:
+        """Watch all calls: this torch does not say when a thread first calls."""
+        if self._rests:
+            self._rests = False
+            symbols.set_calm(False)
+            reason = f"every cached call is slowed down: {why}"
+            data = {"name": WrapperProbe.name, "state": "live", "reason": reason}
+            self._recorder.at_end.append(functools.partial(self._recorder.emit, "probe", data))
 
     def expect(self) -> None:
         """Note that the calling thread is new to torch's storage, so likely about to call."""
         try:
-            local = self._recorder.local
-            local.scratch[_USED_STORAGE] = True
-            self._expected[local.tid] = time.monotonic()
+            self._know()
             symbols.set_calm(False)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
+
+    def _know(self) -> _Thread:
+        local = self._recorder.local
+        thread = self._threads[local.tid] = _Thread()
+        local.scratch[_END] = _End(self._threads, local.tid)
+        return thread
+
+    def rest(self) -> None:
+        """Close the slow path if no thread is waited for."""
+        epoch = symbols.epoch()
+        if not self._rests or self._waits(epoch):
+            return
+        symbols.set_calm(True)
+        # Whoever came after the check wrote first what is read here, and then that it is not calm.
+        if self._waits(epoch) or symbols.epoch() is not epoch:
+            symbols.set_calm(False)
+
+    def _waits(self, epoch: object) -> bool:
+        now = time.monotonic()
+        if self._begun[0] is not epoch:
+            self._begun = (epoch, now)
+        begun = self._begun[1]
+        threads = self._threads.copy().values()
+        return any(thread.is_waited_for(epoch, begun, now) for thread in threads)
 
     def look(self, frame: FrameType) -> None:
         """Record the call if its thread has not called this code since the epoch began."""
         try:
             if symbols.is_compile_wrapper(frame.f_code):
-                epoch = self._recorder.epoch
-                if self._recorder.local.epoch != epoch:
-                    self._look(frame, epoch)
-                self._settle(epoch)
+                self._look(frame, symbols.epoch())
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
 
@@ -124,50 +177,24 @@ class _Watch:
         except Exception:  # noqa: BLE001
             self._recorder.lost += 1
 
-    def _settle(self, epoch: int) -> None:
-        """Close the slow path if nobody is left to be looked at in this epoch."""
-        now = time.monotonic()
-        if self._opened[0] != epoch:
-            self._opened = (epoch, now)
-        late = [tid for tid, done in list(self._done.items()) if done != epoch]
-        if late and now - self._opened[1] < _PATIENCE_S:
-            return
-        for tid in late:
-            self._done.pop(tid, None)
-        for tid, since in list(self._expected.items()):
-            if now - since > _PATIENCE_S:
-                self._expected.pop(tid, None)
-        if self._expected or not self._settles:
-            return
-        symbols.set_calm(True)
-        # Whoever came after the checks wrote first what is read here, and then that it is not calm.
-        if self._expected or self._recorder.epoch != epoch:
-            symbols.set_calm(False)
-
-    def _first_look(self, tid: int) -> None:
-        self._expected.pop(tid, None)
-        if not self._storage_speaks:
-            self._storage_speaks = _USED_STORAGE in self._recorder.local.scratch
-            if not self._storage_speaks:  # a torch whose calls do not use it
-                self.never_settle()
-
-    def _look(self, frame: FrameType, epoch: int) -> None:
+    def _look(self, frame: FrameType, epoch: object) -> None:
         recorder, local = self._recorder, self._recorder.local
-        if _EPOCH not in local.scratch:
-            self._first_look(local.tid)
-        if local.scratch.get(_EPOCH) != epoch:
-            self._done[local.tid] = _UNSETTLED
-            local.scratch[_EPOCH] = epoch
-            local.scratch[_SEEN] = set()
-            local.looks = _LOOKS
-        local.looks -= 1
-        if local.looks <= 0:
-            self._done[local.tid] = local.epoch = epoch
+        thread = self._threads.get(local.tid)
+        if thread is None:
+            thread = self._know()
+            self.never_rest(f"{symbols.THREAD_STORAGE} is not used by each call")
+        if thread.epoch is not epoch:
+            thread.left, thread.seen = _LOOKS, set()
+            thread.epoch = epoch
+        thread.left -= 1
+        if thread.left <= 0:
+            symbols.settle(epoch)
+            self.rest()
         code = codes.describe_function(symbols.compiled_function(frame))
         number = 0 if code is None else code["id"]
-        if number in local.scratch[_SEEN]:
+        if number in thread.seen:
             return
-        local.scratch[_SEEN].add(number)
+        thread.seen.add(number)
         # A thread's first call of the program's code is its first whatever torch called before.
         internal = code is not None and code["internal"]
         first = local.count(("wrapper_first", internal)) == 1
@@ -182,7 +209,7 @@ class _Watch:
     def _flagged(self, frame: FrameType) -> None:
         recorder, tid = self._recorder, self._recorder.local.tid
         code = codes.describe_function(symbols.compiled_function(frame))
-        nested = _nested_outcome()
+        nested = symbols.nested_outcome()
         data = {
             "code": code,
             "fx_flag": True,
@@ -192,13 +219,6 @@ class _Watch:
         }
         kind = ("flagged", code and code["id"], nested)
         recorder.emit_counted("wrapper", kind, data, stack=True)
-
-
-def _nested_outcome() -> str:
-    config: Any = sys.modules["torch._dynamo.config"]
-    if config.force_compile_during_fx_trace:
-        return ""
-    return "raise" if config.error_on_nested_fx_trace else "eager"
 
 
 PROBE = WrapperProbe()
