@@ -12,6 +12,7 @@ from harness.child.attach import PROBES
 
 CLEAN = """
     import concurrent.futures
+    import threading
 
     import torch
     from torch.nn.attention.flex_attention import create_block_mask
@@ -25,9 +26,15 @@ CLEAN = """
         compiled(torch.ones(4, requires_grad=True)).backward()
         create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 128, 128, device="cpu")
 
+    both = threading.Barrier(2)  # or one worker could be done before the other is asked for
+
+    def train_beside_another():
+        both.wait(60)
+        train()
+
     train()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for future in [pool.submit(train) for _ in range(2)]:
+        for future in [pool.submit(train_beside_another) for _ in range(2)]:
             future.result()
 """
 

@@ -11,6 +11,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("")
+    (tmp_path / "empty").mkdir()
 
 
 ACCEPTED = {
@@ -39,6 +41,7 @@ REFUSED = {
     "-u": "no program is given after --",
     "-X dev": "no program is given after --",
     "absent.py": "absent.py: no such script$",
+    "empty": "empty: a folder without __main__.py is no script",
     "torchrun train.py": r"torchrun: no such script \(for a module: -- -m NAME\)",
     "-I train.py": "python -I keeps the watch out",
     "-uE train.py": "python -E keeps the watch out",
