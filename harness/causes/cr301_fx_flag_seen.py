@@ -6,7 +6,7 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.cr302_fx_flag_left_set import set_at_end
 from harness.diagnosis.report import Remedy, SharedState, Statement
-from harness.events.schema import Frame
+from harness.events.values import Frame
 from harness.timeline.model import Compile, ErrorSeen, FlaggedCall, FxTrace
 from harness.timeline.timeline import Timeline
 

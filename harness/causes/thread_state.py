@@ -7,7 +7,7 @@ from harness.causes import versions, words
 from harness.causes.base import Found, Outcome
 from harness.causes.judging import Judgement, judgements
 from harness.diagnosis.report import SharedState, Stack, Statement
-from harness.events.schema import Context
+from harness.events.values import Context
 from harness.timeline.contexts import difference
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from harness.diagnosis.report import Stack, ThreadRef
-from harness.events.schema import Code, Frame
+from harness.events.values import Code, Frame
 from harness.timeline.model import CodeHistory
 from harness.timeline.timeline import Timeline
 

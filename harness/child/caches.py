@@ -9,7 +9,7 @@ import weakref
 from types import CodeType
 from typing import Any
 
-from . import nesting
+from . import nesting, torch_code
 from . import torch_symbols as symbols
 from .recorder import Recorder
 
@@ -33,7 +33,7 @@ _compiled: dict[int, tuple[weakref.ref[CodeType], dict[str, Any]]] = {}
 
 
 def describe_entry(guard_manager: object, compile_id: object) -> dict[str, Any]:
-    """Describe one variant as ``harness.events.schema.CacheEntry``; about 2 ms.
+    """Describe one variant as ``harness.events.values.CacheEntry``; about 2 ms.
 
     ``digest`` is equal for variants whose guards say the same, as those of a stampede do.
     """
@@ -71,7 +71,7 @@ def _guard_lines(text: str) -> list[str]:
 
 def remember(code: CodeType, described: dict[str, Any], compile_id: str) -> None:
     """Note that ``compile_id`` is a compile of ``code``, as described by ``codes.describe``."""
-    if symbols.is_stand_in(code):
+    if torch_code.is_stand_in(code):
         _shared[id(code), compile_id] = described["id"]
     if described["id"] not in _compiled:
         _compiled[described["id"]] = (weakref.ref(code), described)
@@ -80,7 +80,7 @@ def remember(code: CodeType, described: dict[str, Any], compile_id: str) -> None
 def entries_of(code: CodeType, described: dict[str, Any]) -> list[Any]:
     """Dynamo's cache entries of what ``described`` names, newest first."""
     entries: list[Any] = symbols.CACHE_ENTRIES.get()(code)
-    if not symbols.is_stand_in(code):
+    if not torch_code.is_stand_in(code):
         return entries
     return [e for e in entries if is_compile_of(code, described, str(e.compile_id))]
 

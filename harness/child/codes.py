@@ -5,14 +5,14 @@ import weakref
 from types import CodeType
 from typing import Any
 
-from . import torch_symbols as symbols
+from . import torch_code
 
 _numbers = itertools.count(1)
 _known: dict[tuple[int, int], tuple[dict[str, Any], list[weakref.ref[Any]]]] = {}
 
 
 def describe(code: CodeType, target: object = None) -> dict[str, Any]:
-    """Describe a code object as ``harness.events.schema.Code``, always under the same ``id``.
+    """Describe a code object as ``harness.events.values.Code``, always under the same ``id``.
 
     The objects are held weakly: keeping a code object alive would keep its compiled graphs alive,
     and their memory. An id is never given twice.
@@ -20,7 +20,7 @@ def describe(code: CodeType, target: object = None) -> dict[str, Any]:
     Args:
         code: the code object that dynamo compiles.
         target: for the one code object that dynamo lets many callables share, the callable
-            (see ``torch_symbols.code_of``): each then has an id, a name and a place of its own.
+            (see ``torch_code.code_of``): each then has an id, a name and a place of its own.
     """
     key = (id(code), id(target))
     known = _known.get(key)
@@ -34,7 +34,7 @@ def describe(code: CodeType, target: object = None) -> dict[str, Any]:
 
 def describe_function(function: Any) -> dict[str, Any] | None:
     """Describe the code that dynamo compiles for ``function``; None if it has none."""
-    code, target = symbols.code_of(function)
+    code, target = torch_code.code_of(function)
     return None if code is None else describe(code, target)
 
 
@@ -57,7 +57,7 @@ def _describe(code: CodeType, target: object) -> dict[str, Any]:
         "name": name.rpartition("<locals>.")[2],
         "file": source.co_filename,
         "line": source.co_firstlineno,
-        "internal": symbols.is_internal(source),
+        "internal": torch_code.is_internal(source),
     }
 
 

@@ -29,7 +29,7 @@ _NAMED = frozenset(
 
 
 def describe() -> Described:
-    """Describe the calling thread's context as ``harness.events.schema.Context``.
+    """Describe the calling thread's context as ``harness.events.values.Context``.
 
     Costs about 50 microseconds, so it is for compiles, misses and first calls, not for each call.
     Initialises nothing: the current device is given only once the program has initialised CUDA.

@@ -26,7 +26,7 @@ def record_error(
 
 
 def error_chain(error: BaseException) -> list[dict[str, Any]]:
-    """Return ``schema.ErrorLink`` of an exception, its causes, contexts and members, at most 64."""
+    """Return ``values.ErrorLink`` of an exception, its causes, contexts and members, at most 64."""
     links: list[dict[str, Any]] = []
     seen: set[int] = set()
     todo = [(error, "self")]

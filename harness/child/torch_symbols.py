@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from .probes import Unavailable
@@ -133,21 +133,21 @@ TRACE_LOGGER = "torch.__trace"
 #: The attribute by which dynamo is told to trace another function in a wrapper's stead.
 INLINE_INSTEAD = "_torchdynamo_inline"
 
-_HOP_WRAPPER = "_flex_attention_hop_wrapper"
-_MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
+HOP_WRAPPER = "_flex_attention_hop_wrapper"
+MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
 # What dynamo does with a whole file is decided by these folders of torch: the first hold functions
 # that torch compiles for its own use, the second the code that runs a compiled graph.
-_INTERNAL = ("_higher_order_ops", "_inductor", "_functorch", "_dynamo", "_export")
-_GRAPH_RUNNERS = (
+INTERNAL_FOLDERS = ("_higher_order_ops", "_inductor", "_functorch", "_dynamo", "_export")
+GRAPH_RUNNERS = (
     os.path.join("_functorch", "_aot_autograd"),  # noqa: PTH118
     os.path.join("fx", "interpreter.py"),  # noqa: PTH118
     os.path.join("fx", "graph_module.py"),  # noqa: PTH118
 )
-_AOT_RUNTIME = _GRAPH_RUNNERS[:1]
-_LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
-_GENERATED_GRAPH = "<eval_with_key>"
+AOT_RUNTIME = GRAPH_RUNNERS[:1]
+LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
+GENERATED_GRAPH = "<eval_with_key>"
 # Tensors that stand for others while torch traces: nothing is computed.
-_FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
+FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
 
 
 class Listener(Protocol):
@@ -261,103 +261,6 @@ def stands_for(original: F, wrapper: Callable[..., Any]) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def is_compile_wrapper(code: CodeType) -> bool:
-    """Whether a frame of ``code`` is the function that ``torch.compile`` returns."""
-    return code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py")
-
-
-def compiled_function(frame: FrameType) -> Any:
-    """The function that a ``compile_wrapper`` frame is about to run."""
-    return frame.f_locals.get("fn")
-
-
-def called_module_function(frame: FrameType) -> Any:
-    """The function that a frame of ``nn.Module``'s call machinery is about to run, or None."""
-    code = frame.f_code
-    if code.co_name in _MODULE_CALLS and _in_torch(code, (os.path.join("nn", "modules"),)):  # noqa: PTH118
-        return _forward_of(frame.f_locals.get("self"))
-    return None
-
-
-def code_of(function: Any) -> tuple[CodeType | None, Any]:
-    """Return the code object that dynamo compiles for ``function``, and whom it stands in for.
-
-    The second is None but for functions and callables that dynamo cannot compile as they are
-    (builtins, callable objects, modules of ``torch.nn``): their calls go through one shared code
-    object, ``inner`` of ``torch._dynamo.external_utils.wrap_inline``, in a closure per function.
-    """
-    owner = getattr(function, "__self__", None)
-    if owner is not None and getattr(function, "__name__", "") in (*_MODULE_CALLS, "__call__"):
-        function = _forward_of(owner) or function
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if not isinstance(code, CodeType):
-        return None, None
-    if not is_stand_in(code):
-        return code, None
-    try:
-        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-        return code, stand_in_target(cells["fn"].cell_contents)
-    except (KeyError, ValueError):  # another closure than the one known, or an empty cell
-        return code, None
-
-
-def is_stand_in(code: CodeType) -> bool:
-    """Whether ``code`` is the one that ``wrap_inline``'s wrappers share."""
-    return code.co_name == "inner" and _in_torch(
-        code,
-        (os.path.join("_dynamo", "external_utils.py"),),  # noqa: PTH118
-    )
-
-
-def stand_in_target(wrapped: Any) -> Any:
-    """What ``wrap_inline`` wrapped: of a bound method of a module, the module."""
-    owner = getattr(wrapped, "__self__", None)
-    return owner if hasattr(owner, "forward") else wrapped
-
-
-def is_internal(code: CodeType) -> bool:
-    """Whether torch compiles ``code`` for its own use, as uncompiled ``flex_attention`` does.
-
-    ``flex_attention`` and ``create_block_mask`` themselves and the modules of ``torch.nn`` are the
-    program's own when it compiles them.
-    """
-    if is_hop_wrapper(code):
-        return True
-    return _in_torch(code, _INTERNAL) and not is_stand_in(code)
-
-
-def is_hop_wrapper(code: CodeType) -> bool:
-    """Whether ``code`` is what an uncompiled ``flex_attention`` call compiles."""
-    return code.co_name == _HOP_WRAPPER
-
-
-def runs_graph(code: CodeType) -> bool:
-    """Whether a frame of ``code`` is part of running a compiled graph."""
-    return code.co_filename.startswith(_GENERATED_GRAPH) or _in_torch(code, _GRAPH_RUNNERS)
-
-
-def is_aot_runtime(code: CodeType) -> bool:
-    """Whether a frame of ``code`` belongs to AOTAutograd, so that a compiled backward runs it."""
-    return _in_torch(code, _AOT_RUNTIME)
-
-
-def is_limit_hit(error: BaseException) -> bool:
-    """Whether a compile failed because of ``recompile_limit`` or ``accumulated_recompile_limit``.
-
-    Dynamo then runs the code object eagerly for good, in every thread, or raises
-    ``FailOnRecompileLimitHit`` under ``fullgraph=True``.
-    """
-    if type(error).__name__ == "FailOnRecompileLimitHit":
-        return True
-    # The one failure for which dynamo keeps running the entries it has (RUN_ONLY) is this one.
-    return _LIMIT_EXCEEDED in str(error)
-
-
-def is_fake(tensor: Any) -> bool:
-    """Whether a tensor only stands for one, as those do that a trace is made with."""
-    return not _FAKE_TENSORS.isdisjoint(kind.__name__ for kind in type(tensor).__mro__)
-
-
 def nested_outcome() -> str:
     """What a compiled call does while the FX flag is set: ``raise``, ``eager``; empty: compile."""
     if COMPILE_DURING_FX_TRACE.get():
@@ -380,18 +283,3 @@ def config_overrides() -> dict[str, Any]:
         if value is not unset and value != entry.default:
             values[name] = value
     return values
-
-
-def _forward_of(module: Any) -> Any:
-    forward = getattr(module, "forward", None)
-    # An optimised module's forward is a compile_wrapper; what that runs is the original's.
-    original = getattr(module, "_orig_mod", None)
-    return getattr(original, "forward", forward) if original is not None else forward
-
-
-def _in_torch(code: CodeType, places: tuple[str, ...]) -> bool:
-    folder = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "")  # noqa: PTH120
-    path = code.co_filename
-    if not folder or not path.startswith(folder + os.sep):
-        return False
-    return path[len(folder) + 1 :].startswith(places)

@@ -12,7 +12,7 @@ from harness.diagnosis.report import (
     ThreadCoverage,
     Variant,
 )
-from harness.events.schema import CacheEntry, Code, Context
+from harness.events.values import CacheEntry, Code, Context
 from harness.timeline.contexts import describe, difference, shapes
 from harness.timeline.model import CodeHistory, Compile, Uncovered
 from harness.timeline.reasons import THREAD_STATE

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from harness.events.ended import Ended
-from harness.events.schema import ErrorLink, Frame
+from harness.events.values import ErrorLink, Frame
 
 REPORT_SCHEMA = 1
 

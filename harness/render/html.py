@@ -6,7 +6,7 @@ from functools import cache
 import jinja2
 from markupsafe import Markup, escape
 
-from harness.events.schema import Frame
+from harness.events.values import Frame
 from harness.render import facts, text
 from harness.render.lanes import lanes
 from harness.render.lines import EventLine

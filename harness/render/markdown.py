@@ -8,7 +8,7 @@ from harness.diagnosis.report import (
     Remedy,
     Stack,
 )
-from harness.events.schema import Frame
+from harness.events.values import Frame
 from harness.render import facts, text
 from harness.render import markdown_tables as tables
 from harness.render.markdown_tables import evidence

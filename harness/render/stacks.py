@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from harness.events.schema import Frame
+from harness.events.values import Frame
 
 _INSTALLED = re.compile(r".*/(?:site-packages|dist-packages)/|.*/lib/python3\.\d+/")
 

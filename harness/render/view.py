@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.diagnosis.report import CodeCoverage, Finding, Report, Stack, ThreadRef, ThreadReport
-from harness.events.schema import ErrorLink, Frame
+from harness.events.values import ErrorLink, Frame
 from harness.render import chain
 from harness.render.lines import EventLines, locate
 from harness.render.stacks import short_place

@@ -1,7 +1,7 @@
 """Joins the events of one uncovered call: the miss, the wait for the lock and the compile."""
 
 from harness.events import schema
-from harness.events.schema import Code
+from harness.events.values import Code
 from harness.timeline.model import CodeHistory, Compile, LockWait, Sighting, Uncovered
 from harness.timeline.reasons import parse_all
 from harness.timeline.timeline import Timeline

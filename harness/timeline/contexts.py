@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from harness.events.schema import Context, TensorInput
+from harness.events.values import Context, TensorInput
 from harness.timeline.reasons import Guard
 
 

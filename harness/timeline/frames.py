@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from harness.events.schema import Frame
+from harness.events.values import Frame
 
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _PYTHON = re.compile(r".*/lib/python3\.\d+/(?!.*(?:site-packages|dist-packages)/)")

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.events.schema import CacheEntry, Code, Context, ErrorLink, Frame, TensorInput
+from harness.events.values import CacheEntry, Code, Context, ErrorLink, Frame, TensorInput
 from harness.timeline.reasons import Reason
 
 Config = dict[str, bool | int | float | str | None]

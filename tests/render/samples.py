@@ -24,7 +24,7 @@ from harness.diagnosis.report import (
     Variant,
 )
 from harness.events.ended import Ended
-from harness.events.schema import ErrorLink, Frame
+from harness.events.values import ErrorLink, Frame
 
 PID = 4242
 MAIN = ThreadRef(4242, "MainThread", PID)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.diagnosis.report import Counts, Environment, Finding, Remedy, ThreadRef, ThreadReport
 from harness.events.ended import Ended
-from harness.events.schema import Frame
+from harness.events.values import Frame
 from harness.render import chain, facts, text, write_all
 from harness.render.lanes import PALETTE, lanes
 from harness.render.lines import cited, locate

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from harness.events.schema import Context, TensorInput
+from harness.events.values import Context, TensorInput
 from harness.timeline.contexts import describe, differing, shapes
 from harness.timeline.reasons import Guard
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.events.schema import Frame
+from harness.events.values import Frame
 from harness.timeline.frames import is_started_by_torch, is_torch
 
 INSTALLED = "/home/user/venv/lib/python3.12/site-packages"

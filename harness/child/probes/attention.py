@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from .. import torch_code
 from .. import torch_symbols as symbols
 from ..recorder import Recorder
 from ..settings import Settings
@@ -46,7 +47,7 @@ def _record(
     query = args[0] if args else kwargs["query"]
     key = args[1] if len(args) > 1 else kwargs["key"]
     with symbols.DISABLE_TORCH_FUNCTION.get()():
-        if symbols.is_fake(query):
+        if torch_code.is_fake(query):
             return
         shape, keys = list(query.shape), key.shape[-2]
         size, dtype = query.element_size(), str(query.dtype)
@@ -70,12 +71,12 @@ def in_compiled_graph(frame: FrameType | None) -> bool:
     graph = aot = False
     while frame is not None:
         code = frame.f_code
-        if symbols.is_compile_wrapper(code):
-            function = symbols.compiled_function(frame)
-            compiled, _ = symbols.code_of(function)
-            return graph and not (compiled is not None and symbols.is_hop_wrapper(compiled))
-        graph = graph or symbols.runs_graph(code)
-        aot = aot or symbols.is_aot_runtime(code)
+        if torch_code.is_compile_wrapper(code):
+            function = torch_code.compiled_function(frame)
+            compiled, _ = torch_code.code_of(function)
+            return graph and not (compiled is not None and torch_code.is_hop_wrapper(compiled))
+        graph = graph or torch_code.runs_graph(code)
+        aot = aot or torch_code.is_aot_runtime(code)
         frame = frame.f_back
     return aot
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from .. import caches, codes, context, gpus, nesting, unseen
+from .. import caches, codes, context, gpus, nesting, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..recorder import Recorder
@@ -105,8 +105,8 @@ class _Compiles:
         code = args[0] if args else kwargs["code"]
         variables = args[2] if len(args) > 2 else kwargs["locals"]
         target = None
-        if symbols.is_stand_in(code) and "fn" in variables:
-            target = symbols.stand_in_target(variables["fn"])
+        if torch_code.is_stand_in(code) and "fn" in variables:
+            target = torch_code.stand_in_target(variables["fn"])
         begun.code, begun.described = code, codes.describe(code, target)
         caches.remember(code, begun.described, begun.compile_id)
         data = {
@@ -133,7 +133,7 @@ class _Compiles:
             data["entry"] = caches.describe_entry(guarded.guard_manager, begun.compile_id)
         elif error is not None:
             data["error"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-            data["limit_hit"] = symbols.is_limit_hit(error)
+            data["limit_hit"] = torch_code.is_limit_hit(error)
         else:
             data["error"] = str(getattr(result, "skip_reason", None) or "frame skipped")[
                 :_MAX_ERROR

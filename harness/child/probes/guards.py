@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from .. import caches, codes, context, unseen
+from .. import caches, codes, context, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..recorder import Recorder, worth_recording
 from ..settings import Settings
@@ -100,11 +100,11 @@ def _report_replaced(recorder: Recorder, hook: object) -> None:
 
 def _record_miss(recorder: Recorder, frame: FrameType) -> None:
     function = None
-    if symbols.is_compile_wrapper(frame.f_code):
-        function = symbols.compiled_function(frame)
+    if torch_code.is_compile_wrapper(frame.f_code):
+        function = torch_code.compiled_function(frame)
     else:
-        function = symbols.called_module_function(frame)
-    code, target = symbols.code_of(function)
+        function = torch_code.called_module_function(frame)
+    code, target = torch_code.code_of(function)
     described = None if code is None else codes.describe(code, target)
     count = recorder.local.count(("guard_miss", described and described["id"]))
     if not worth_recording(count):

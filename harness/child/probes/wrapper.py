@@ -15,7 +15,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from .. import codes, context, nesting
+from .. import codes, context, nesting, torch_code
 from .. import torch_symbols as symbols
 from ..recorder import Recorder, is_foreign_thread
 from ..settings import Settings
@@ -164,7 +164,7 @@ class _Watch:
     def look(self, frame: FrameType) -> None:
         """Record the call if its thread has not called this code since the epoch began."""
         try:
-            if symbols.is_compile_wrapper(frame.f_code):
+            if torch_code.is_compile_wrapper(frame.f_code):
                 self._look(frame, symbols.epoch())
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self._recorder.lost += 1
@@ -172,7 +172,7 @@ class _Watch:
     def flagged(self, frame: FrameType) -> None:
         """Record that dynamo saw the FX-tracing flag set: the call raises or runs eager."""
         try:
-            if symbols.is_compile_wrapper(frame.f_code):
+            if torch_code.is_compile_wrapper(frame.f_code):
                 self._flagged(frame)
         except Exception:  # noqa: BLE001
             self._recorder.lost += 1
@@ -190,7 +190,7 @@ class _Watch:
         if thread.left <= 0:
             symbols.settle(epoch)
             self.rest()
-        code = codes.describe_function(symbols.compiled_function(frame))
+        code = codes.describe_function(torch_code.compiled_function(frame))
         number = 0 if code is None else code["id"]
         if number in thread.seen:
             return
@@ -208,7 +208,7 @@ class _Watch:
 
     def _flagged(self, frame: FrameType) -> None:
         recorder, tid = self._recorder, self._recorder.local.tid
-        code = codes.describe_function(symbols.compiled_function(frame))
+        code = codes.describe_function(torch_code.compiled_function(frame))
         nested = symbols.nested_outcome()
         data = {
             "code": code,
