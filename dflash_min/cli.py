@@ -137,14 +137,23 @@ def _wide() -> Iterator[None]:
 
 def _first_paragraph(boxed: str) -> str:
     """Reduce an error that tyro drew in a box to what it says first."""
-    lines = [line.strip("│ ") for line in boxed.splitlines()]
+    lines = [line.strip("│").rstrip("│ ") for line in boxed.splitlines()]
     body = [line for line in lines if not line.startswith(("╭", "╰"))]
     paragraph: list[str] = []
     for line in body:
-        if not line or line.startswith("─"):
+        if not line.strip() or line.strip().startswith("─"):
             break
         paragraph.append(line)
-    return " ".join(paragraph)
+    if paragraph and paragraph[0].strip().startswith("Missing from"):
+        return f"missing: {', '.join(_at_the_left(paragraph[1:]))}"
+    return " ".join(line.strip() for line in paragraph)
+
+
+def _at_the_left(lines: Sequence[str]) -> list[str]:
+    """Lines that are not indented below others: names of arguments without their help."""
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    left = min(indents, default=0)
+    return [line.strip() for line, indent in zip(lines, indents, strict=True) if indent == left]
 
 
 @_registry.primitive_rule

@@ -13,6 +13,9 @@ DeviceType = Literal["cpu", "cuda"]
 
 _DEFAULT_DRAFTERS: Final = 3
 
+MAX_THREADS: Final = 512
+"""Drafters at most, and targets at most: each is a thread with weights and queues of its own."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -64,7 +67,8 @@ def deal(
         drafters: devices of the drafter threads.
 
     Raises:
-        UsageError: for a name that is no visible device of this kind, or counts that disagree.
+        UsageError: for a name that is no visible device of this kind, counts that disagree, or
+            more threads than `MAX_THREADS`.
     """
     _check_names("--targets", targets, device, gpus)
     _check_names("--drafters", drafters, device, gpus)
@@ -129,4 +133,7 @@ def _agreed(what: str, said: dict[str, int | None], *, otherwise: int) -> int:
     if len(set(given.values())) > 1:
         pairs = ", ".join(f"{flag} says {count}" for flag, count in given.items())
         raise UsageError(f"the number of {what} is not clear: {pairs}")
+    for flag, count in given.items():
+        if count > MAX_THREADS:
+            raise UsageError(f"{flag}: at most {MAX_THREADS} {what} are possible, got {count}")
     return next(iter(given.values()), otherwise)

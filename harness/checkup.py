@@ -19,7 +19,7 @@ from harness.supervise.folder import tail
 from harness.supervise.interpreter import Interpreter, check_torch, inspect
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import supervise
-from harness.supervise.tree import dump_stacks
+from harness.supervise.stacks import take_stacks
 from harness.timeline.recording import Recording
 
 # What the self-test makes each probe record; the workload probe hears a trainer only.
@@ -28,12 +28,15 @@ _SPEAKS = {
     "futures": "thread_error",
     "wrapper": "wrapper",
     "guards": "guard_miss",
+    "eager": "eager",
+    "stance": "stance",
     "compiles": "dynamo_compile",
     "lock": "lock_wait",
     "fx": "fx_trace",
     "backward": "backward_compile",
     "attention": "dense_attention",
     "block_mask": "block_mask",
+    "memory": "memory_peak",
     "invariants": "invariants",
 }
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor_", "TRITON_CACHE_DIR": ""}
@@ -126,13 +129,13 @@ def examine(python: str, *, timeout_s: float, disabled_probes: tuple[str, ...] =
         said = tail(folder / CHILD_LOG, 4096)
         events = list(Recording(folder).events())
         # Looking into this very process needs the same rights as looking into a hung child.
-        stacks, dumped = dump_stacks(os.getpid(), folder)
+        stacks = take_stacks(os.getpid(), folder)
     return Checkup(
         interpreter=interpreter,
         torch_problem=torch_problem,
         probes=tuple(_check(name, events) for name in PROBES),
         self_test_problem=_self_test_problem(ended, events, said),
-        py_spy_problem="" if dumped else stacks,
+        py_spy_problem="" if stacks.taken else stacks.text,
         gpus=tuple(_answer(said).get("gpus", ())),
         caches=tuple(_caches()),
     )

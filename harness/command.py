@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dflash_min.cli import fail
 from dflash_min.errors import UsageError
+from harness import interrupts
 from harness.exits import ExitCode
 
 
@@ -30,6 +31,7 @@ def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
     def wrap(main: Callable[[list[str]], int]) -> Command:
         @functools.wraps(main)
         def run(argv: Sequence[str] | None = None) -> int:
+            interrupts.be_usual()
             try:
                 return main(sys.argv[1:] if argv is None else list(argv))
             except UsageError as error:

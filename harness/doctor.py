@@ -12,9 +12,16 @@ from dflash_min.cli import parse
 from harness.checkup import Checkup, examine
 from harness.command import command
 from harness.render.output import reader_may_leave
-from harness.spec import check_probes
+from harness.spec import NoProbe, check_probes, check_timeout
 
 PROG = "harness.doctor"
+_STATES = (
+    "A small program runs under the watch, and each probe is live (it recorded what that program "
+    "did), idle (what it watches was never imported, so there was nothing to see: workload hears "
+    "only a trainer that announces its steps), silent (in place, but it recorded nothing), missing "
+    "(this torch lacks what it watches), failed, disabled or in conflict with another tool. The "
+    "exit code is 0 if all are live or idle and 4 otherwise."
+)
 _COLOURS = {"live": "green", "idle": "dim", "disabled": "yellow"}
 
 
@@ -28,8 +35,7 @@ class DoctorSpec:
     """Print JSON instead of a table."""
     timeout: float = 180.0
     """Seconds that the self-test may take."""
-    no_probe: tuple[str, ...] = ()
-    """Probes to leave out."""
+    no_probe: NoProbe = ()
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
@@ -67,8 +73,9 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
 @command(PROG)
 def main(argv: list[str]) -> int:
     """Run the self-test and print what was found; returns the exit code."""
-    spec = parse(DoctorSpec, argv, prog=PROG, description=__doc__ or "")
+    spec = parse(DoctorSpec, argv, prog=PROG, description=f"{__doc__} {_STATES}")
     check_probes(spec.no_probe)
+    check_timeout(spec.timeout)
     checkup = examine(
         spec.python or sys.executable, timeout_s=spec.timeout, disabled_probes=spec.no_probe
     )

@@ -118,12 +118,14 @@ def main(argv: list[str]) -> int:
     known = explanations()
     if not args.codes and not args.all:
         raise UsageError("name a cause, such as CR101, or give --list")
+    if args.codes and args.all:
+        raise UsageError(f"--list lists every cause: leave it or {' '.join(args.codes)} out")
     wanted = [look_up(word, known) for word in args.codes]
     if args.all:
         wanted = [*known.values()]
     with reader_may_leave():
         if args.as_json:
-            content = wanted[0] if len(args.codes) == 1 and not args.all else wanted
+            content = wanted[0] if len(args.codes) == 1 else wanted
             print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
         elif args.all:
             print_list(known)

@@ -12,21 +12,25 @@ from pathlib import Path
 from dflash_min.cli import fail, say
 from dflash_min.errors import UsageError
 from harness import __version__
-from harness.diagnosis.build import diagnose
+from harness.child.privacy import mask
 from harness.diagnosis.report import Report
+from harness.diagnosis.shown import report_to_show
 from harness.events.ended import Ended
-from harness.events.files import CHILD_LOG, EVENTS
+from harness.events.files import CHILD_LOG, EVENTS, write_whole
 from harness.events.run import Run, write_run
 from harness.exits import ExitCode
 from harness.expect import decide_exit
-from harness.render import file_name, write_all
+from harness.live import Live
+from harness.render import WRITERS, write_all
 from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
+from harness.render.view import View
 from harness.spec import WatchOptions
 from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.process import supervise
 from harness.supervise.progress import Counters, Progress
+from harness.supervise.signals import undisturbed
 from harness.timeline.recording import Recording
 
 FAILURE = "harness-failure.txt"
@@ -70,7 +74,22 @@ def run_job(job: Job) -> int:
             arguments.
     """
     made = missing_parents(job.options.out)
-    folder = _prepare(job, made)
+    with contextlib.ExitStack() as rest:
+        folder = _prepare(job, made)
+        live = Live(job.prog, folder, stop_on=job.options.stop_on, alert=job.options.alert)
+        ended = _run(job, folder, made, live, rest)
+        if job.captured:
+            refusal = _refusal(ended, folder)
+            if refusal:
+                remove_run_folder(folder, made)
+                fail(job.prog, refusal)
+        return _finish(job, folder, ended, live)
+
+
+def _run(
+    job: Job, folder: Path, made: Sequence[Path], live: Live, rest: contextlib.ExitStack
+) -> Ended:
+    """Run the program to its end; ``rest`` keeps signals from what comes then."""
     log = folder / CHILD_LOG if job.captured else None
     launch = Launch(
         command=job.command,
@@ -80,19 +99,20 @@ def run_job(job: Job) -> int:
         log=log,
     )
     shown = log if job.verbose else None
-    with Progress(job.prog, folder, log=shown, quiet=not job.captured) as progress:
-        try:
-            ended = supervise(launch, progress.tick)
-        except BaseException:
-            if not (folder / EVENTS).exists():
-                remove_run_folder(folder, made)
-            raise
-    if job.captured:
-        refusal = _refusal(ended, folder)
-        if refusal:
+    try:
+        with Progress(job.prog, folder, log=shown, quiet=not job.captured) as progress:
+
+            def tick() -> str | None:
+                progress.tick()
+                return live.tick()
+
+            ended = supervise(launch, tick)
+            rest.enter_context(undisturbed())
+    except BaseException:
+        if not (folder / EVENTS).exists():
             remove_run_folder(folder, made)
-            fail(job.prog, refusal)
-    return _finish(job, folder, ended)
+        raise
+    return ended
 
 
 def _prepare(job: Job, made: Sequence[Path]) -> Path:
@@ -104,6 +124,7 @@ def _prepare(job: Job, made: Sequence[Path]) -> Path:
         replay=job.replay,
         expected_threads=job.expected_threads,
         started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        no_source=not job.options.source,
     )
     try:
         write_run(folder, run)
@@ -118,6 +139,7 @@ def _settings(options: WatchOptions) -> WatchSettings:
         compile_detail=options.compile_detail,
         disabled_probes=options.no_probe,
         max_events_mb=options.max_events_mb,
+        memory_cap=None if options.memory_cap is None else round(options.memory_cap * 2**30),
         keep_cache=options.keep_cache,
     )
 
@@ -135,15 +157,16 @@ def _refusal(ended: Ended, folder: Path) -> str | None:
     return match[1] if match else None
 
 
-def _finish(job: Job, folder: Path, ended: Ended) -> int:
+def _finish(job: Job, folder: Path, ended: Ended, live: Live) -> int:
     try:
         recording = Recording(folder)
         recording.ended = ended  # a full disk may have kept it from being written
-        report = diagnose(recording)
-        write_all(report, folder)
+        report = report_to_show(recording, no_source=not job.options.source)
+        _write(job, report, folder)
         _print(job, report, folder)
+        live.finish(report)
     except KeyboardInterrupt:
-        say(job.prog, f"interrupted; the recording is in {folder}")
+        _say(job, f"interrupted; the recording is in {folder}")
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it is, the recording must not be lost
         return _failed(job, folder, error)
@@ -152,23 +175,35 @@ def _finish(job: Job, folder: Path, ended: Ended) -> int:
     return decide_exit(report, job.options.expect, job.options.expect_only)
 
 
+def _write(job: Job, report: Report, folder: Path) -> None:
+    try:
+        write_all(report, folder)
+    except OSError as error:  # a full disk: it can still be read on the terminal
+        _say(job, f"the report cannot be written to {folder}: {error.strerror or error}")
+
+
 def _print(job: Job, report: Report, folder: Path) -> None:
     with reader_may_leave():  # the report is in the folder all the same
         if job.options.json:
-            sys.stdout.write((folder / file_name("json")).read_text(encoding="utf-8"))
+            sys.stdout.write(WRITERS["json"](View.of(report, folder)))
         else:
             print_report(report, folder=folder)
 
 
 def _failed(job: Job, folder: Path, error: Exception) -> int:
     with contextlib.suppress(OSError):
-        (folder / FAILURE).write_text(traceback.format_exc(), encoding="utf-8")
-    say(
-        job.prog,
+        write_whole(folder / FAILURE, mask(traceback.format_exc()))
+    _say(
+        job,
         f"the report failed ({type(error).__name__}: {error}); nothing is lost: the recording "
         f"is in {folder}",
     )
     return ExitCode.FAILED
+
+
+def _say(job: Job, message: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        say(job.prog, message)
 
 
 def passed_through(ended: Ended) -> int:

@@ -14,9 +14,9 @@ from rich.console import Console
 from dflash_min.cli import parse, say
 from dflash_min.errors import UsageError
 from harness.command import command
-from harness.diagnosis.build import diagnose
 from harness.diagnosis.report import Report
-from harness.events.files import ENDED, EVENTS, event_files, write_whole
+from harness.diagnosis.shown import report_to_show
+from harness.events.files import ENDED, EVENTS, RUN, event_files, write_whole
 from harness.render import WRITERS, write_all
 from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
@@ -40,9 +40,12 @@ class Args:
     out: Path | None = None
     """Write to this file instead of printing."""
 
+    source: bool = True
+    """Show the program's source lines, where the files are as they were when the run began."""
 
-def make_report(folder: Path) -> Report:
-    """Diagnose a run folder again.
+
+def make_report(folder: Path, *, no_source: bool = False) -> Report:
+    """Diagnose a run folder again; ``no_source`` leaves the program's source lines out.
 
     The replay command is the one that started the run or, where the folder does not say, one that
     watches the recorded program.
@@ -52,10 +55,11 @@ def make_report(folder: Path) -> Report:
         UsageError: it is no run folder.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
-    if not event_files(folder) and not (folder / ENDED).exists():
+        what = "is a file, not a run folder" if folder.exists() else "is no folder"
+        raise UsageError(f"{folder} {what}")
+    if not event_files(folder) and not any((folder / name).exists() for name in (ENDED, RUN)):
         raise UsageError(f"{folder} is no run folder: it has neither {EVENTS} nor {ENDED}")
-    report = diagnose(folder)
+    report = report_to_show(folder, no_source=no_source)
     return msgspec.structs.replace(report, replay=report.replay or _watch_again(report))
 
 
@@ -70,11 +74,14 @@ def main(argv: list[str]) -> int:
     description = "Make the report of a run again from its folder."
     args = parse(Args, argv, prog=PROG, description=description)
     try:
-        report = make_report(args.folder)
-        if args.out is not None:
-            write_whole(args.out, _text(args, report))
+        report = make_report(args.folder, no_source=not args.source)
     except OSError as error:
         raise UsageError(_reason(error)) from error
+    if args.out is not None:
+        try:
+            write_whole(args.out, _text(args, report), mode=0o666)
+        except OSError as error:
+            raise UsageError(f"cannot write to --out {args.out}: {error.strerror}") from error
     try:
         write_all(report, args.folder)
     except OSError as error:

@@ -5,6 +5,7 @@ import sys
 
 from dflash_min.cli import parse
 from harness.causes import CAUSES
+from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.flow import Job, run_job
 from harness.spec import RunSpec, arguments_of_file, spec_file
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
             command=(sys.executable, "-m", "dflash_min.train", *spec.trainer_arguments()),
             options=spec.watch,
             expected_threads=threads,
-            replay=shlex.join(["python", "-m", PROG, *argv]),
+            replay=shlex.join(["python", "-m", PROG, *mask_argv(argv)]),
             captured=True,
             verbose=spec.verbose,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Compile, miss, wait for the lock, trace, go backward, attend densely, build a mask, fail."""
+    """Make each probe speak: compile, miss, run eager, go backward, wait, build a mask, ..."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -19,6 +19,9 @@ def main() -> None:
     compiled = torch.compile(lambda x: x.sin(), backend="aot_eager", dynamic=False)
     for size in (4, 5):  # the second size misses the guards; each backward is compiled by itself
         compiled(torch.randn(size, requires_grad=True)).sum().backward()
+    with torch.compiler.set_stance("force_eager"):
+        for _ in range(2):  # what came of a call is known at the next one
+            compiled(torch.randn(4, requires_grad=True))
     _wait_for_lock()
     create_block_mask(lambda _b, _h, q, k: q >= k, 1, 1, 128, 128, device="cpu")
     query = torch.randn(1, 1, 128, 16)

@@ -6,13 +6,16 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from dflash_min.cli import to_argv
 from dflash_min.config import TrainConfig, resolve
 from dflash_min.errors import UsageError
 from harness.child.attach import PROBES
 from harness.expect import check_expectations
+from harness.live import check_stop_on
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,11 +24,44 @@ if TYPE_CHECKING:
 _MANY_GPUS = 64
 
 
+NoProbe = Annotated[
+    tuple[str, ...],
+    tyro.conf.arg(
+        help=f"Probes to leave out, of {', '.join(PROBES)}. Verdicts that need one are incomplete."
+    ),
+]
+"""The value of ``--no-probe``."""
+
+
+def check_timeout(seconds: float) -> None:
+    """Refuse a value of ``--timeout`` that is no time to wait. Raises UsageError."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"--timeout must be a number of seconds above 0, got {seconds:g}")
+
+
 def check_probes(names: Sequence[str]) -> None:
     """Refuse a value of ``--no-probe`` that names no probe. Raises UsageError."""
     for name in names:
         if name not in PROBES:
             raise UsageError(f"--no-probe: there is no probe {name}; {', '.join(PROBES)}")
+
+
+# A program of torch's holds half a gibibyte before it has done anything.
+_LEAST_CAP_GIB = 0.5
+_MOST_CAP_GIB = 1 << 20
+
+
+def _check_memory_cap(cap: float | None, no_probe: Sequence[str]) -> None:
+    """Refuse a value of ``--memory-cap`` that bounds nothing or lets nothing run."""
+    if cap is None:
+        return
+    if not _LEAST_CAP_GIB <= cap <= _MOST_CAP_GIB:  # a NaN is in no range
+        raise UsageError(
+            f"--memory-cap must be {_LEAST_CAP_GIB} GiB or more (and at most {_MOST_CAP_GIB}), "
+            f"got {cap:g}"
+        )
+    if "memory" in no_probe:
+        raise UsageError("--memory-cap is set by the memory probe, which --no-probe leaves out")
 
 
 @dataclass(frozen=True)
@@ -44,21 +80,31 @@ class WatchOptions:
     """Findings that must be found, roots or not, no more and no fewer."""
     keep_cache: bool = False
     """Use the compile caches that are there, not fresh ones; races in compiling then hide."""
-    no_probe: tuple[str, ...] = ()
-    """Probes to leave out."""
+    no_probe: NoProbe = ()
     compile_detail: bool = True
     """Read torch's trace log, too: compile ids and a check that no compile was missed."""
+    source: bool = True
+    """Show the program's source lines in the report."""
     max_events_mb: int = 256
     """Bound on recorded steps and the like, in MiB; compiles and errors are always kept."""
+    stop_on: str = ""
+    """End the program once this is found: found (any root), a code, or after-warmup-compile."""
+    alert: str = ""
+    """Shell command to run for each root found: JSON on stdin, $COMPILE_RACE_CODE."""
+
+    memory_cap: float | None = None
+    """GiB that the program gets, so that running out harms nobody else: of each GPU, or, where none
+    is visible, of its own data."""
 
     def check(self, known_causes: Sequence[str]) -> None:
         """Refuse what cannot be done. Raises UsageError."""
-        if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise UsageError(f"--timeout must be a number of seconds above 0, got {self.timeout}")
+        check_timeout(self.timeout)
         if self.max_events_mb < 1:
             raise UsageError(f"--max-events-mb must be at least 1, got {self.max_events_mb}")
+        _check_memory_cap(self.memory_cap, self.no_probe)
         check_probes(self.no_probe)
         check_expectations(self.expect, self.expect_only, known_causes)
+        check_stop_on(self.stop_on, known_causes)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,14 @@ def train(tmp_path: Path) -> Callable[..., Result]:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Callable[..., Result]:
-    """Run one of ``repro/programs`` under the watch: ``watch("dense_fallback.py", "compiled")``."""
+    """Run one of ``repro/programs`` under the watch: ``watch("dense_fallback.py", "compiled")``.
 
-    def run(program: str, *arguments: str) -> Result:
+    ``flags`` are the watch's own.
+    """
+
+    def run(program: str, *arguments: str, flags: Sequence[str] = ()) -> Result:
         script = str(PROGRAMS / program)
-        return _run(["harness.watch"], tmp_path, "--", script, *arguments)
+        return _run(["harness.watch", *flags], tmp_path, "--", script, *arguments)
 
     return run
 

@@ -20,7 +20,10 @@ from harness.events.ended import Ended
 from harness.spec import RunSpec, arguments_of_file
 
 ROOT = Path(__file__).parents[1]
-REPORTS = {"report.json", "report.md", "report.html", "events.jsonl", "ended.json", "run.json"}
+REPORTS = {
+    *("report.json", "report.md", "report.html", "trace.json"),
+    *("events.jsonl", "ended.json", "run.json"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +68,9 @@ BAD_RUN = {
     "--warmup bogus": "--warmup",
     "--threads 0": "--threads must be at least 1",
     "--threads three": "--threads",
+    "--threads 10000": "--threads: at most 512 drafters are possible, got 10000",
+    "--layout 5+9999": "--layout 5+9999: at most 512 drafters are possible",
+    "--layout 513+3": "--layout 513+3: at most 512 targets are possible",
     "--no-such-flag": "no-such-flag",
     "--layout five": "--layout 'five' is not TARGETS+DRAFTERS",
     "--layout 5+3 --threads 4": "--layout 5+3",
@@ -88,8 +94,13 @@ BAD_RUN = {
 }
 BAD_WATCH = {
     "": "no program is given after --",
-    "script.py": "script.py",
+    "script.py": "put -- before the program: -- script.py",
     "-- absent.py": "absent.py: no such script",
+    "absent.py --steps 3": "put -- before the program: -- absent.py --steps 3",
+    "--timeout 5 script.py": "put -- before the program: -- script.py",
+    "--passthrough script.py": "put -- before the program: -- script.py",
+    "--no-probe lock,fx script.py -- x": "put -- before the program: -- script.py",
+    "-m pytest tests": "put -- before the program: -- -m pytest tests",
     "-- -I script.py": "python -I keeps the watch out",
     "-- -m absent.module": "has no module named absent.module",
     "--python absent -- script.py": "cannot start the interpreter absent",
@@ -172,8 +183,8 @@ def test_a_program_without_compiled_code_is_nothing_ran_and_is_reported_all_the_
     assert done.returncode == 5
     assert done.stdout.startswith("['--x', 'a b']\n")
     assert "no call of compiled code was seen" in done.stdout
-    assert done.stderr == ""
     folder = run_folder()
+    assert done.stderr == f"harness.watch: recording in {folder.resolve()}\n"
     assert folder.name.endswith("-watch-program")
     assert {path.name for path in folder.iterdir()} == REPORTS
     report = loads((folder / "report.json").read_bytes())
@@ -265,16 +276,16 @@ def test_a_hang_is_ended_at_the_deadline_and_reported() -> None:
 
 
 def test_a_failing_diagnosis_loses_nothing(monkeypatch, capsys) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise LookupError("a\nrule")
 
-    monkeypatch.setattr(flow, "diagnose", broken)
+    monkeypatch.setattr(flow, "report_to_show", broken)
     assert watch.main(["--", program("pass")]) == 3
     folder = run_folder()
     assert {"events.jsonl", "ended.json"} <= {path.name for path in folder.iterdir()}
     assert "LookupError" in (folder / "harness-failure.txt").read_text()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    started, said = capsys.readouterr().err.splitlines()
+    assert started.endswith(str(folder.resolve()))
     assert str(folder.resolve()) in said
 
 
@@ -283,7 +294,8 @@ def test_a_reader_that_has_gone_is_no_failure(flag) -> None:
     watched = f"{sys.executable} -m harness.watch {flag} -- {program('pass')}"
     shell = f"{watched} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (5, "")
+    assert done.returncode == 5
+    assert done.stderr == f"harness.watch: recording in {run_folder().resolve()}\n"
 
 
 def test_a_spec_file_says_the_same_as_flags_which_outrank_it(tmp_path) -> None:
@@ -330,6 +342,7 @@ def test_run_trains_under_the_watch_and_finds_the_no_grad_warmup(tmp_path) -> No
     folder = run_folder()
     assert folder.name.endswith("-run-no_grad")
     assert {path.name for path in folder.iterdir()} >= {*REPORTS, "child.log"}
+    assert {path.stat().st_mode & 0o077 for path in folder.rglob("*")} == {0}
     assert not (folder / "cache").exists()
     assert list(folder.glob("steady-*.jsonl"))
     assert (folder / "child.log").stat().st_size > 0
@@ -359,7 +372,7 @@ KILLED = {
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_a_killed_parent_takes_nothing_along(name) -> None:
+def test_a_killed_parent_leaves_no_orphan_and_a_report_can_be_made(name) -> None:
     program("import os; print('up', os.getpid(), flush=True); import time; time.sleep(600)")
     parent = subprocess.Popen(
         [sys.executable, "-m", *KILLED[name]],
@@ -372,11 +385,16 @@ def test_a_killed_parent_takes_nothing_along(name) -> None:
     finally:
         parent.kill()
         parent.wait(30)
-    child.kill()
-    psutil.wait_procs([child], timeout=30)
     folder = run_folder()
-    assert not (folder / "ended.json").exists()
+    # Its guardian ends the program, and writes this when nothing is left.
+    deadline = time.monotonic() + 60
+    while not (folder / "ended.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     report = _report_again(folder)
+    assert report.ended is not None
+    assert report.ended.parent_killed
+    assert (report.verdict, report.headline[:27]) == ("found", "The harness itself was kill")
     assert report.replay == shlex.join(["python", "-m", *KILLED[name]])
     assert report.expected_threads == (2 if name == "harness.run" else None)
     unmet = [item.reason for item in report.not_watched if item.name == "threads"]

@@ -75,3 +75,32 @@ def test_an_unknown_probe_is_a_usage_error(capsys):
         doctor.main(["--no-probe", "nonsense"])
     assert stop.value.code == ExitCode.USAGE
     assert "no probe nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_no_time_to_wait_is_a_usage_error(seconds, capsys):
+    with pytest.raises(SystemExit) as stop:
+        doctor.main([f"--timeout={seconds}"])
+    assert stop.value.code == ExitCode.USAGE
+    assert "--timeout must be a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_the_help_names_the_probes_and_says_what_the_states_mean(capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(["--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for probe in PROBES:
+        assert probe in said
+    assert "idle (what it watches was never imported" in said
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_table_fits_a_narrow_terminal(width, capsys):
+    doctor.print_checkup(
+        checkup(ProbeCheck("block_mask", "missing", "a/rather/long/path " * 5)),
+        Console(width=width, file=sys.stdout),
+    )
+    said = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in said.splitlines()) <= width
+    assert "missing" in said
+    assert said.count("a/rather") == 5

@@ -61,11 +61,12 @@ def test_json(capsys):
     ("arguments", "said"),
     [
         (["CR120"], "unknown cause 'CR120'; nearest: CR107 config-per-thread, CR104"),
-        (["cr2010"], "unknown cause 'cr2010'; nearest: CR905"),
+        (["cr2010"], "unknown cause 'cr2010'; nearest: CR90"),
         (["grad-mod"], "nearest: CR101 grad-mode"),
         (["what is this"], "unknown cause 'what is this'; see --list"),
         (["CR101", "\x1b[31m\n"], "unknown cause"),
         ([], "name a cause, such as CR101, or give --list"),
+        (["CR101", "--list"], "--list lists every cause: leave it or CR101 out"),
         (["--colour"], "--colour"),
     ],
 )

@@ -24,7 +24,7 @@ def wheel(tmp_path_factory) -> Path:
     for name in ("harness", "dflash_min", "tests", "repro"):
         ignore = shutil.ignore_patterns("__pycache__", "recordings")
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     out = tmp_path_factory.mktemp("dist")
     built = subprocess.run(
@@ -56,6 +56,8 @@ def test_it_holds_the_two_packages_whole_and_nothing_else(wheel) -> None:
         Path("dflash_min/py.typed"),
     } <= names
     assert any(name.parent == Path("harness/render/templates") for name in names)
+    (licence,) = (name for name in names if name.name == "LICENSE")
+    assert b"Apache License" in zipfile.ZipFile(wheel).read(str(licence))
 
 
 def test_a_program_is_watched_and_reported_on_from_it(wheel, tmp_path) -> None:
@@ -69,6 +71,7 @@ def test_a_program_is_watched_and_reported_on_from_it(wheel, tmp_path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (5, "")
     (report,) = tmp_path.glob("reports/*/report.html")
+    assert done.returncode == 5
+    assert done.stderr == f"harness.watch: recording in {report.parent}\n"
     assert "Nothing ran" in report.read_text(encoding="utf-8")

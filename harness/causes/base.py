@@ -3,8 +3,7 @@
 The order of ``CAUSES`` in the package decides what a cause sees as ``earlier``.
 
 A cause reads events and how the process ended. It never reads the command line, thread names or
-the labels of phases (``warmup_done`` excepted, by which a program says that it has warmed up): the
-same interleaving under other names is the same finding.
+the labels of phases: the same interleaving under other names is the same finding.
 """
 
 from collections.abc import Sequence
@@ -57,6 +56,8 @@ class Found:
         because: seqs of the events that made it possible; it follows from whatever explains one.
         independent: some of what it says happened for no other cause's sake, so it is a root even
             though the rest follows from others.
+        only_exit: it tells nothing but the exit code, which a launcher takes from the processes
+            that it starts; where something is found in one of those it is left out.
         threads: the threads concerned, in order of first appearance.
         remedy: what removes it; the explanation's if None.
     """
@@ -67,6 +68,7 @@ class Found:
     explains: frozenset[int] = frozenset()
     because: frozenset[int] = frozenset()
     independent: bool = False
+    only_exit: bool = False
     threads: tuple[ThreadRef, ...] = ()
     stacks: tuple[Stack, ...] = ()
     shared_state: SharedState | None = None

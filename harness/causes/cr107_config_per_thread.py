@@ -1,12 +1,13 @@
 """CR107: a dynamo setting was changed in one thread and the others run with the default."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from harness.causes import versions, words
+from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.judging import seqs_of
-from harness.diagnosis.report import Note, Remedy, SharedState, Stack, Statement
-from harness.timeline.model import CodeHistory, Compile, Config
+from harness.diagnosis.report import Remedy, SharedState, Stack, Statement
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import Compile, Config
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -48,39 +49,47 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     for history in timeline.program_codes():
         hits = [c for c in history.compiles if c.limit_hit]
         explained = {}
+        limits = _limits(timeline, history) if hits else {}
         for hit in hits:
-            other = _raised_by(timeline, history, hit)
+            other = _raised_by(limits, history, hit)
             if other is not None:
                 explained[hit.tid] = (hit, other)
         if explained:
             hit, other = next(iter(explained.values()))
             tids = list(explained)
             outcome.found.append(_finding(timeline, history, hit, other, tids))
-        elif hits:
-            outcome.notes.append(_note(timeline, history, hits))
     return outcome
 
 
-def _raised_by(timeline: Timeline, history: CodeHistory, hit: Compile) -> tuple[int, int] | None:
+def _raised_by(
+    limits: Mapping[int, int], history: CodeHistory, hit: Compile
+) -> tuple[int, int] | None:
     """Another thread of the code object's and its limit, which this many entries do not exceed."""
     if hit.limit is None:
         return None
-    for tid in (*_first_compilers(history), *history.sightings):
-        limit = _limit_of(timeline, history, tid)
-        entries = len(history.entries_before(hit.t0))
-        if tid != hit.tid and limit is not None and limit > max(hit.limit, entries):
-            return tid, limit
-    return None
+    least = max(hit.limit, len(history.entries_before(hit.t0)))
+    raised = ((tid, limit) for tid, limit in limits.items() if tid != hit.tid and limit > least)
+    return next(raised, None)
 
 
-def _first_compilers(history: CodeHistory) -> list[int]:
-    return [] if history.first_compiler is None else [history.first_compiler]
+def _limits(timeline: Timeline, history: CodeHistory) -> dict[int, int]:
+    """The limit of each thread that called the code object, its first compiler's first."""
+    compiled: dict[int, int] = {}
+    for compile_ in history.compiles:
+        if compile_.limit is not None:
+            compiled.setdefault(compile_.tid, compile_.limit)
+    first = history.first_compiler
+    tids = (*(() if first is None else (first,)), *history.sightings)
+    found: dict[int, int] = {}
+    for tid in tids:
+        limit = compiled.get(tid)
+        limit = _configured(timeline, tid) if limit is None else limit
+        if limit is not None:
+            found.setdefault(tid, limit)
+    return found
 
 
-def _limit_of(timeline: Timeline, history: CodeHistory, tid: int) -> int | None:
-    compiled = [c.limit for c in history.compiles if c.tid == tid and c.limit is not None]
-    if compiled:
-        return compiled[0]
+def _configured(timeline: Timeline, tid: int) -> int | None:
     config = _config_of(timeline, tid)
     values = (config.get(name) for name in LIMITS)
     return next((int(value) for value in values if isinstance(value, int | float)), None)
@@ -100,7 +109,7 @@ def _finding(
 ) -> Found:
     name, setter, limit = history.code.name, timeline.name(other[0]), other[1]
     after = [c for c in history.uncovered if c.t > hit.t0]
-    eager = sum(call.compile is None for call in after)
+    eager = sum(call.times for call in after if call.compile is None)
     theirs = [c.seqs[0] for c in history.compiles if c.tid == other[0]]
     thread = timeline.threads.get(other[0])
     limits = [
@@ -162,18 +171,3 @@ def _settings(timeline: Timeline, tid: int, setter: int) -> list[Statement]:
 
 def _value(config: Config, key: str) -> str:
     return repr(config[key]) if key in config else "the default"
-
-
-def _note(timeline: Timeline, history: CodeHistory, hits: Sequence[Compile]) -> Note:
-    hit = hits[0]
-    since = ".".join(map(str, versions.CONFIG_PER_THREAD))
-    return Note(
-        text=(
-            f"{words.subject(timeline, [c.tid for c in hits], [history])} hit the recompile limit "
-            f"of {hit.limit} for `{history.code.name}`, which no other thread that called it had "
-            f"raised (settings are per thread since torch {since}); it runs eagerly from then on."
-        ),
-        code="CR403",
-        pid=timeline.pid,
-        evidence=words.seqs(*(c.seqs for c in hits)),
-    )

@@ -22,8 +22,7 @@ EXPLANATION = Explanation(
     ),
     evidence=(
         "A compile or miss in a thread whose reason is a size mismatch, while another thread "
-        "called the same code object in the same period, or after the program said that its "
-        "warm-up was over. Otherwise it is a note."
+        "called the same code object in the same period. Otherwise it is a note."
     ),
     remedy=Remedy(
         text=(

@@ -23,8 +23,7 @@ EXPLANATION = Explanation(
     ),
     evidence=(
         "A compile or miss in a thread whose reason names a closure's contents, while another "
-        "thread called the same code object in the same period, or after the program said that "
-        "its warm-up was over. Otherwise it is a note."
+        "thread called the same code object in the same period. Otherwise it is a note."
     ),
     remedy=Remedy(
         text=(

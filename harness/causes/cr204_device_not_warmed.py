@@ -22,8 +22,7 @@ EXPLANATION = Explanation(
     ),
     evidence=(
         "A compile or miss in a thread whose reason is a device index mismatch, while another "
-        "thread called the same code object in the same period, or after the program said that "
-        "its warm-up was over. Otherwise it is a note."
+        "thread called the same code object in the same period. Otherwise it is a note."
     ),
     remedy=Remedy(
         text="Warm up on every device that a thread will use, forward and backward.",

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.cr208_cold_start import cold_started
 from harness.diagnosis.report import Certainty, Remedy, Statement
-from harness.timeline.model import BackwardCompile, CodeHistory, Compile
+from harness.timeline.cold import cold_started
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import BackwardCompile, Compile
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -52,12 +53,12 @@ class _Instance:
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """Backward compiles on behalf of another thread than the one that compiled the forward."""
-    found = [i for b in timeline.backward_compiles if (i := _instance(timeline, b)) is not None]
+    found = [i for b in timeline.backward_compiles if (i := _instance(b)) is not None]
     return Outcome(found=[_finding(timeline, found)] if found else [])
 
 
-def _instance(timeline: Timeline, backward: BackwardCompile) -> _Instance | None:
-    forward = timeline.forwards.get(backward.compile_id or "")
+def _instance(backward: BackwardCompile) -> _Instance | None:
+    forward = backward.forward
     if forward is None or forward.code.internal:
         return None
     tids = backward.behalf
@@ -71,17 +72,18 @@ def _instance(timeline: Timeline, backward: BackwardCompile) -> _Instance | None
 
 def _finding(timeline: Timeline, found: Sequence[_Instance]) -> Found:
     forwards = {id(i.forward): i.forward for i in found}.values()
-    histories = [timeline.codes[forward.code.id] for forward in forwards]
+    codes = dict.fromkeys(forward.code.id for forward in forwards)
+    histories = [timeline.codes[number] for number in codes if number in timeline.codes]
     tids = list(dict.fromkeys(tid for i in found for tid in i.tids))
     certain = [i for i in found if i.certainty == "observed"]
     first = (certain or list(found))[0]
-    codes = words.codes(forward.code for forward in forwards)
+    named = words.codes(forward.code for forward in forwards)
     makers = words.names(timeline, (forward.tid for forward in forwards))
     return Found(
         code="CR207",
         statements=tuple(_statement(timeline, i) for i in found[: words.NAMES_SHOWN]),
         headline=(
-            f"{_who(timeline, found, histories, codes)} in the middle of the run: {makers} "
+            f"{_who(timeline, found, histories, named)} in the middle of the run: {makers} "
             "compiled the forward and called no backward with it."
         ),
         explains=frozenset(seq for i in found for seq in i.backward.seqs),
@@ -122,10 +124,8 @@ def _who(
 
 def _in_warmup(timeline: Timeline, forward: Compile) -> bool:
     """Whether the forward was compiled before anybody else called it: there was a warm-up."""
-    history = timeline.codes[forward.code.id]
-    if cold_started(history):
-        return False
-    return any(forward is compile_ for compile_ in history.warmup())
+    history = timeline.codes.get(forward.code.id)
+    return history is not None and not cold_started(history) and history.made_in_warmup(forward)
 
 
 def _statement(timeline: Timeline, instance: _Instance) -> Statement:

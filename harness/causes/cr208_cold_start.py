@@ -6,9 +6,14 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, Statement
-from harness.timeline.model import CodeHistory, Uncovered
+from harness.timeline.cold import cold_calls, cold_started
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import Uncovered
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
+
+VALUES = frozenset({Guard.VALUE, Guard.CAPTURED})
+"""Guards on Python values, also on what a function captured."""
 
 EXPLANATION = Explanation(
     code="CR208",
@@ -30,7 +35,8 @@ EXPLANATION = Explanation(
     remedy=Remedy(
         text=(
             "Make the first calls in one thread before the others start, forward and backward, in "
-            "the context of the real calls."
+            "the context of the real calls. Where threads each define the function themselves, "
+            "define and compile it once, outside: a closure's code and cache are shared anyway."
         ),
         snippet=(
             "for length in (512, 768):\n"
@@ -44,49 +50,29 @@ EXPLANATION = Explanation(
 )
 
 
+VALUES_REMEDY = Remedy(
+    text=(
+        "Each value that dynamo guards on needs a compile of its own. Where threads each define "
+        "the function (a closure, a lambda), all of them share one code object and its cache, and "
+        "what each captured is such a value: define and compile the function once, outside of the "
+        "threads, pass what differs as a tensor, and make the first call before they start."
+    ),
+    snippet=(
+        "f = torch.compile(lambda x, scale: (x * scale).sin())   # once; scale is a tensor\n"
+        "f(x, scales[0])                        # the first call, forward and backward\n"
+        "threads = [threading.Thread(target=loop, args=(f, scale)) for scale in scales]"
+    ),
+    seen_to_work="torch 2.13.0 on CPU",
+)
+
+
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - a root
     """Code objects whose first calls in several threads overlapped without an entry."""
     outcome = Outcome()
     for history in timeline.program_codes():
-        calls = cold_calls(history)
-        if len({call.tid for call in calls}) >= 2:
-            outcome.found.append(_finding(timeline, history, calls))
+        if cold_started(history):
+            outcome.found.append(_finding(timeline, history, cold_calls(history)))
     return outcome
-
-
-def cold_calls(history: CodeHistory) -> list[Uncovered]:
-    """Compiling calls that began before any entry existed, in order."""
-    ends = [c.t1 for c in history.compiles if c.made_entry and c.t1 is not None]
-    first = min(ends, default=None)
-    calls = [call for call in history.uncovered if _found_nothing(call, first)]
-    threads = {call.tid for call in calls}
-    if first is None and len(threads) > 1 and not _overlap(calls):
-        return []
-    return sorted(calls, key=lambda call: call.t)
-
-
-def _found_nothing(call: Uncovered, first: int | None) -> bool:
-    """Whether a call began before the first entry existed, at time ``first``, and compiled."""
-    if call.compile is None:
-        return False
-    # Torch gives reasons only for entries that the call was checked against.
-    rejected = any(Guard.UNEXPECTED not in reason.guards for reason in call.compile.reasons)
-    return first is None or call.t < first or (call.no_entry and not rejected)
-
-
-def cold_started(history: CodeHistory) -> bool:
-    """Whether several threads cold-started it."""
-    return len({call.tid for call in cold_calls(history)}) >= 2
-
-
-def _overlap(calls: Sequence[Uncovered]) -> bool:
-    """Whether any two of the calls were under way at once, in different threads."""
-    spans = [(c.t, c.compile.t1 if c.compile else c.t, c.tid) for c in calls]
-    return any(
-        tid != other and begin < other_begin and (end is None or other_begin < end)
-        for begin, end, tid in spans
-        for other_begin, _, other in spans
-    )
 
 
 def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered]) -> Found:
@@ -96,7 +82,7 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
     statements = [
         Statement(
             f"{len(tids)} threads ({words.names(timeline, tids)}) called `{name}` while its cache "
-            f"was empty, and compiled it {words.times(len(calls))}.",
+            f"was empty, and compiled it {words.times(sum(call.times for call in calls))}.",
             "observed",
             words.seqs(*(seqs_of(call) for call in calls)),
         )
@@ -111,9 +97,13 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
                 words.seqs(*(wait.seqs for wait in waits)),
             )
         )
+    value = _value(calls)
+    if value is not None:
+        statements.append(value)
     first, second = calls[0], next(call for call in calls if call.tid != calls[0].tid)
     # A call of these threads that misses later misses what no warm-up has made.
-    later = [call for call in history.uncovered if call.tid in tids]
+    threads = set(tids)
+    later = [call for call in history.uncovered if call.tid in threads]
     return Found(
         code="CR208",
         statements=tuple(statements),
@@ -123,6 +113,7 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
         ),
         explains=frozenset().union(*(seqs_of(call) for call in later)),
         threads=words.refs(timeline, tids),
+        remedy=None if value is None else VALUES_REMEDY,
         stacks=tuple(
             words.stack(
                 timeline,
@@ -134,3 +125,24 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
             for call, title in ((first, "called it first"), (second, "called it meanwhile"))
         ),
     )
+
+
+def _value(calls: Sequence[Uncovered]) -> Statement | None:
+    """That one's entry rejects another one's call over a value: a captured one, an argument."""
+    made = {c.compile.compile_id: c for c in calls if c.compile is not None}
+    for call in calls:
+        for reason in call.compile.reasons if call.compile else ():
+            other = made.get(reason.entry) if reason.entry is not None else None
+            if other is not None and other.tid != call.tid and reason.guards & VALUES:
+                text = (
+                    f"The threads call `{call.code.name}` with a value that differs: what one of "
+                    f"them compiled does not fit another's call, for the guard "
+                    f"`{_guard(reason.text)}`."
+                )
+                return Statement(text, "observed", words.seqs(seqs_of(other), seqs_of(call)))
+    return None
+
+
+def _guard(text: str) -> str:
+    """A guard without the entry's id before it and the source line after it."""
+    return text.split("\n", 1)[0].split("  #", 1)[0].partition(": ")[2].strip()

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.cr302_fx_flag_left_set import set_at_end
+from harness.causes.fx_flag import (
+    FLAG,
+    FX_ERROR,
+    is_fx_error,
+    number_of,
+    seen_of_others,
+    was_patched,
+)
 from harness.diagnosis.report import Remedy, SharedState, Statement
 from harness.events.values import Frame
 from harness.timeline.model import Compile, ErrorSeen, FlaggedCall, FxTrace
 from harness.timeline.timeline import Timeline
-
-FX_ERROR = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 
 EXPLANATION = Explanation(
     code="CR301",
@@ -56,52 +61,15 @@ EXPLANATION = Explanation(
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """Calls that saw the FX flag of another thread."""
-    seen = [call for call in timeline.flagged if seen_of_other(timeline, call)]
+    seen = seen_of_others(timeline)
     errors = [error for error in timeline.errors if is_fx_error(error)]
     if seen:
         tids = {call.tid for call in seen}
         errors += [e for e in timeline.errors if e.tid in tids and was_patched(e)]
         return Outcome(found=[_finding(timeline, seen, errors)])
-    unseen = [error for error in errors if not _was_flagged(timeline, error)]
+    flagged = {call.tid for call in timeline.flagged}
+    unseen = [error for error in errors if error.tid not in flagged]
     return Outcome(found=[_from_text(timeline, unseen)] if unseen else [])
-
-
-def seen_of_other(timeline: Timeline, call: FlaggedCall) -> bool:
-    """Whether the flag that a call saw was that of another thread's trace."""
-    if call.tid in call.tracing:
-        return False
-    if call.tracing or timeline.tracing_at(call.t, other_than=call.tid):
-        return True
-    # The trace may have ended between the look at the flag and the look at who traces. That is
-    # rare, so where it is the rule the flag was left set.
-    others = any(c.tracing and c.tid not in c.tracing for c in timeline.flagged)
-    return others and not set_at_end(timeline)
-
-
-def is_fx_error(error: ErrorSeen) -> bool:
-    """Whether an error is, or was raised from, the FX error of ``compile_wrapper``."""
-    return any(
-        FX_ERROR in link.message
-        and bool(link.frames)
-        and link.frames[-1].function == "compile_wrapper"
-        for link in error.chain
-    )
-
-
-def was_patched(error: ErrorSeen) -> bool:
-    """Whether a module call was caught by another thread's tracer, which patches ``nn.Module``.
-
-    That is what a call meets that runs eagerly during the other's trace.
-    """
-    return any(
-        frame.function == "module_call_wrapper" and frame.file.endswith("fx/_symbolic_trace.py")
-        for link in error.chain
-        for frame in link.frames
-    )
-
-
-def _was_flagged(timeline: Timeline, error: ErrorSeen) -> bool:
-    return any(call.tid == error.tid for call in timeline.flagged)
 
 
 def _trace_of(timeline: Timeline, call: FlaggedCall) -> FxTrace | None:
@@ -118,14 +86,15 @@ def _compile_of(timeline: Timeline, call: FlaggedCall) -> Compile | None:
 
 def _because(timeline: Timeline, calls: Sequence[FlaggedCall]) -> frozenset[int]:
     found: set[int] = set()
+    tracing = {tid for call in calls for tid in call.tracing}
+    # Uncompiled flex_attention with gradients traces: its dense calls explain the trace.
+    found.update(dense.seq for dense in timeline.dense if dense.tid in tracing)
     for call in calls:
         compile_, trace = _compile_of(timeline, call), _trace_of(timeline, call)
         if compile_ is not None:
             found.update(compile_.seqs)
         if trace is not None:
             found.update(trace.seqs)
-        # Uncompiled flex_attention with gradients traces: its dense calls explain the trace.
-        found.update(d.seq for d in timeline.dense if d.tid in call.tracing)
     return frozenset(found)
 
 
@@ -140,9 +109,10 @@ def _finding(
     eager = all(call.nested == "eager" for call in calls)
     effect = "ran eagerly" if eager else "raised the FX error"
     code = f" `{first.code.name}`" if first.code else ""
-    number = _number(calls)
+    number = words.count(number_of(calls), "call")
     frames, seq = _where(compile_, trace)
-    histories = [timeline.codes[c.code.id] for c in calls if c.code and c.code.id in timeline.codes]
+    codes = dict.fromkeys(call.code.id for call in calls if call.code)
+    histories = [timeline.codes[number] for number in codes if number in timeline.codes]
     return Found(
         code="CR301",
         statements=(
@@ -173,7 +143,7 @@ def _finding(
             *(words.stack(timeline, tid, "was tracing", frames, seq) for tid in tracers[:1]),
         ),
         shared_state=SharedState(
-            name="torch.fx._symbolic_trace._is_fx_tracing_flag",
+            name=FLAG,
             writer=f"{words.names(timeline, tracers)}, tracing",
             reader=f"{words.names(timeline, tids)}, in compile_wrapper",
         ),
@@ -197,15 +167,6 @@ def _where(compile_: Compile | None, trace: FxTrace | None) -> tuple[tuple[Frame
     if compile_ is not None:
         return compile_.where, compile_.seqs[0]
     return (trace.where, trace.seqs[0]) if trace is not None else ((), 0)
-
-
-def _number(calls: Sequence[FlaggedCall]) -> str:
-    """How many calls, a lower bound: repeated ones are recorded more and more thinly."""
-    most: dict[tuple[int, str], int] = {}
-    for call in calls:
-        key = (call.tid, call.nested)
-        most[key] = max(most.get(key, 0), call.count)
-    return words.count(sum(most.values()), "call")
 
 
 def _ended(timeline: Timeline, errors: Sequence[ErrorSeen]) -> list[Statement]:

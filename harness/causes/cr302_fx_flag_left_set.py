@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.fx_flag import FLAG, is_fx_text, orphans, set_at_end
 from harness.diagnosis.report import Remedy, SharedState, Statement
 from harness.timeline.model import FlaggedCall
 from harness.timeline.timeline import Timeline
@@ -48,7 +49,9 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     """The flag left set."""
     calls = orphans(timeline)
     at_end = set_at_end(timeline)
-    if not at_end and not (len(calls) >= SEVERAL and 2 * len(calls) > len(timeline.flagged)):
+    number = sum(call.times for call in calls)
+    flagged = sum(call.times for call in timeline.flagged)
+    if not at_end and not (number >= SEVERAL and 2 * number > flagged):
         return Outcome()
     statements = []
     if at_end and timeline.invariants is not None:
@@ -56,7 +59,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         statements.append(Statement(text, "observed", (timeline.invariants.seq,)))
     if calls:
         text = (
-            f"{words.count(len(calls), 'recorded call')} of compiled code in "
+            f"{words.count(number, 'recorded call')} of compiled code in "
             f"{words.object_(timeline, (call.tid for call in calls))} found the flag set while no "
             "thread was inside an FX trace."
         )
@@ -64,21 +67,6 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     statements.append(_how(timeline, calls))
     tids = [call.tid for call in calls]
     return Outcome(found=[_finding(timeline, calls, tids, tuple(statements))])
-
-
-def orphans(timeline: Timeline) -> list[FlaggedCall]:
-    """Calls that found the flag set while nobody was known to trace."""
-    return [
-        call
-        for call in timeline.flagged
-        if not call.tracing and not timeline.tracing_at(call.t, other_than=-1)
-    ]
-
-
-def set_at_end(timeline: Timeline) -> bool:
-    """Whether the flag was set at the end, with no thread compiling or tracing."""
-    event = timeline.invariants
-    return event is not None and event.data.fx_flag_clear is False and not event.data.busy_tids
 
 
 def _how(timeline: Timeline, calls: Sequence[FlaggedCall]) -> Statement:
@@ -106,7 +94,7 @@ def _finding(
 ) -> Found:
     seqs = frozenset(call.seq for call in calls)
     end = {timeline.invariants.seq} if timeline.invariants is not None else set()
-    raised = {error.seq for error in timeline.errors if error.tid in tids and calls}
+    threads = set(tids)
     effect = "every compiled call since then raises or runs eagerly"
     return Found(
         code="CR302",
@@ -115,7 +103,7 @@ def _finding(
             f"The process-wide FX-tracing flag was left set with no thread tracing; {effect} "
             "(fixed in torch 2.14)."
         ),
-        explains=seqs | end | _fx_errors(timeline, raised),
+        explains=seqs | end | _fx_errors(timeline, threads),
         because=_dense_before(timeline, calls),
         threads=words.refs(timeline, tids),
         stacks=tuple(
@@ -123,17 +111,12 @@ def _finding(
             for call in calls[:1]
         ),
         shared_state=SharedState(
-            name="torch.fx._symbolic_trace._is_fx_tracing_flag",
+            name=FLAG,
             writer="a thread that restored a value saved during another's trace",
             reader="compile_wrapper, in every thread",
         ),
     )
 
 
-def _fx_errors(timeline: Timeline, seqs: set[int]) -> frozenset[int]:
-    return frozenset(
-        error.seq
-        for error in timeline.errors
-        if error.seq in seqs
-        and any("using FX to symbolically trace" in link.message for link in error.chain)
-    )
+def _fx_errors(timeline: Timeline, tids: set[int]) -> frozenset[int]:
+    return frozenset(e.seq for e in timeline.errors if e.tid in tids and is_fx_text(e))

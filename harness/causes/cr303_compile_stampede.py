@@ -1,13 +1,16 @@
 """CR303: several threads compile one thing, one after another behind dynamo's compile lock."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.judging import leader_of, repeats, seqs_of
+from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Certainty, Remedy, SharedState, Statement
-from harness.timeline.model import CodeHistory, Compile, Uncovered
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import Compile, Uncovered
+from harness.timeline.repeats import repeats
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -31,7 +34,9 @@ EXPLANATION = Explanation(
     remedy=Remedy(
         text=(
             "Remove what makes the threads miss: warm up in the context of the real calls. Where "
-            "that cannot be done, make each first call under one lock."
+            "that cannot be done, make each first call under one lock. A function that each thread "
+            "defines for itself (a closure) has one code object and one cache for all: define and "
+            "compile it once, outside."
         ),
         snippet=(
             "first = threading.Lock()\n"
@@ -80,7 +85,7 @@ def _repeats(timeline: Timeline) -> list[_Repeat]:
     found = []
     for history in timeline.program_codes():
         for call in history.uncovered:
-            leader = leader_of(history, call)
+            leader = call.leader
             if leader is not None and call.compile is not None:
                 how = repeats(leader, call.compile) or ""
                 found.append(_Repeat(history, call, call.compile, leader, how))
@@ -88,18 +93,20 @@ def _repeats(timeline: Timeline) -> list[_Repeat]:
 
 
 def _finding(timeline: Timeline, found: Sequence[_Repeat]) -> Found:
-    histories = {id(r.history): r.history for r in found}.values()
+    by_code: dict[int, list[_Repeat]] = defaultdict(list)
+    for repeat in found:
+        by_code[id(repeat.history)].append(repeat)
+    histories = [own[0].history for own in by_code.values()]
     statements = []
-    for history in histories:
-        own = [repeat for repeat in found if repeat.history is history]
-        statements += _statements(timeline, history, own)
+    for own in by_code.values():
+        statements += _statements(timeline, own[0].history, own)
     first = found[0]
     seqs = frozenset().union(*(seqs_of(repeat.call) for repeat in found))
     tids = [tid for r in found for tid in (r.leader.tid, r.call.tid)]
     return Found(
         code="CR303",
         statements=tuple(statements),
-        headline=_headline(found, list(histories)),
+        headline=_headline(found, histories),
         explains=seqs,
         because=seqs,
         threads=words.refs(timeline, tids),
@@ -124,13 +131,13 @@ def _finding(timeline: Timeline, found: Sequence[_Repeat]) -> Found:
 
 
 def _headline(found: Sequence[_Repeat], histories: Sequence[CodeHistory]) -> str:
-    compiles = {id(c) for r in found for c in (r.leader, r.compile_)}
+    leaders = {id(r.leader) for r in found} - {id(r.compile_) for r in found}
+    compiles = len(leaders) + sum(r.call.times for r in found)
     codes = words.codes(history.code for history in histories)
     # One name is short enough to be repeated by a pronoun: the root's sentence has just said it.
     what = "It was" if len(histories) == 1 else f"{codes} were"
     return (
-        f"{what} compiled {words.times(len(compiles))}, one after another behind dynamo's "
-        "compile lock."
+        f"{what} compiled {words.times(compiles)}, one after another behind dynamo's compile lock."
     )
 
 

@@ -1,5 +1,7 @@
 """CR310: ``KeyError: 'custom'`` while a block mask was built and another thread compiled."""
 
+import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +47,8 @@ EXPLANATION = Explanation(
 )
 
 _NEAR_NS = 1_000_000_000
+_Begun = tuple[int, ...]
+"""When a block mask was begun, and by which thread."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,17 @@ def is_annotation_error(link: ErrorLink) -> bool:
 def _cases(timeline: Timeline) -> list[_Case]:
     masks = [mask for mask in timeline.block_masks if mask.error.startswith("KeyError: 'custom'")]
     errors = [e for e in timeline.errors if any(is_annotation_error(link) for link in e.chain)]
+    of_thread: dict[int, list[ErrorSeen]] = defaultdict(list)
+    for error in errors:
+        of_thread[error.tid].append(error)
+    begun = sorted((mask.t0, mask.tid) for mask in timeline.block_masks)
     cases = [
-        _case(timeline, mask, [e for e in errors if e.tid == mask.tid and e.t >= mask.t0])
+        _case(timeline, mask, [e for e in of_thread[mask.tid] if e.t >= mask.t0], begun)
         for mask in masks
     ]
     shown = {error.seq for case in cases for error in case.errors}
     # An error raised again by another thread is no case of its own.
-    ids = frozenset().union(*(e.ids for case in cases for e in case.errors))
+    ids = {number for case in cases for e in case.errors for number in e.ids}
     # So it is where the program caught it first and main raises it in a group: the block mask's own
     # event has told of it, under no number of an exception.
     untold = sum(not case.errors for case in cases)
@@ -95,12 +103,14 @@ def _cases(timeline: Timeline) -> list[_Case]:
         if untold and not is_annotation_error(error.error):
             untold -= sum(map(is_annotation_error, error.chain))
             continue
-        cases.append(_from_error(timeline, error))
+        cases.append(_from_error(timeline, error, begun))
         ids |= error.ids
     return cases
 
 
-def _case(timeline: Timeline, mask: BlockMask, errors: Sequence[ErrorSeen]) -> _Case:
+def _case(
+    timeline: Timeline, mask: BlockMask, errors: Sequence[ErrorSeen], begun: Sequence[_Begun]
+) -> _Case:
     compiling = set(mask.compiling)
     compiling |= {c.on for c in timeline.compiling_at(mask.t0, other_than=mask.tid)}
     return _Case(
@@ -109,17 +119,16 @@ def _case(timeline: Timeline, mask: BlockMask, errors: Sequence[ErrorSeen]) -> _
         seqs=mask.seqs,
         errors=tuple(errors[:1]),
         compiling=tuple(sorted(compiling)),
-        masking=_masking(timeline, mask.tid, mask.t0),
+        masking=_masking(begun, mask.tid, mask.t0),
     )
 
 
-def _from_error(timeline: Timeline, error: ErrorSeen) -> _Case:
+def _from_error(timeline: Timeline, error: ErrorSeen, begun: Sequence[_Begun]) -> _Case:
     # The error was recorded when it ended the thread; it was raised after the thread's last event.
-    compiles = timeline.compiling_at(error.t, other_than=error.tid)
-    compiles += [
+    compiles = [
         c
-        for c in timeline.compiles()
-        if c.on != error.tid and c.t1 is not None and 0 <= error.t - c.t1 < _NEAR_NS
+        for c in timeline.compiling_at(error.t, other_than=error.tid, within_ns=_NEAR_NS - 1)
+        if c.covers(error.t) or not c.code.internal
     ]
     return _Case(
         tid=error.tid,
@@ -127,20 +136,21 @@ def _from_error(timeline: Timeline, error: ErrorSeen) -> _Case:
         seqs=(error.seq,),
         errors=(error,),
         compiling=tuple(sorted({c.on for c in compiles})),
-        masking=_masking(timeline, error.tid, error.t),
+        masking=_masking(begun, error.tid, error.t),
     )
 
 
-def _masking(timeline: Timeline, tid: int, t: int) -> tuple[int, ...]:
-    near = [m.tid for m in timeline.block_masks if m.tid != tid and abs(m.t0 - t) < _NEAR_NS]
-    return tuple(sorted(set(near)))
+def _masking(begun: Sequence[_Begun], tid: int, t: int) -> tuple[int, ...]:
+    """Other threads that began a block mask within a second of time ``t``."""
+    low = bisect.bisect_left(begun, (t - _NEAR_NS + 1,))
+    high = bisect.bisect_left(begun, (t + _NEAR_NS,))
+    return tuple(sorted({other for _, other in begun[low:high] if other != tid}))
 
 
 def _compiles_of(timeline: Timeline, case: _Case) -> list[Compile]:
-    own = [c for h in timeline.codes.values() for c in h.compiles if c.on in case.compiling]
-    covering = [c for c in own if c.covers(case.t)]
-    ended = [c for c in own if c.t1 is not None and 0 <= case.t - c.t1 < _NEAR_NS]
-    return covering or ended
+    near = timeline.compiling_at(case.t, other_than=case.tid, within_ns=_NEAR_NS - 1)
+    own = [c for c in near if c.on in case.compiling]
+    return [c for c in own if c.covers(case.t)] or own
 
 
 def _finding(timeline: Timeline, cases: Sequence[_Case]) -> Found:

@@ -4,7 +4,11 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.counting import dense_total
+from harness.causes.dense_memory import needed
 from harness.diagnosis.report import Remedy, Statement
+from harness.events.memory import size
+from harness.timeline.eager import before
 from harness.timeline.model import DenseCall
 from harness.timeline.timeline import Timeline
 
@@ -19,8 +23,8 @@ EXPLANATION = Explanation(
     why=(
         "The call was never compiled, or the compiled call ran eagerly: because the FX flag of "
         "another thread was seen with `error_on_nested_fx_trace=False`, or because the recompile "
-        "limit was hit. The warning that torch prints is shown once per process, and not at all if "
-        "it first comes while another thread compiles (torch 2.13 and newer)."
+        "limit was hit, or because of another thread's stance or dispatch mode. The warning that "
+        "torch prints is shown once per process, and may be lost altogether (CR405)."
     ),
     evidence="A call of the operator's dense implementation outside a compiled frame.",
     remedy=Remedy(
@@ -38,10 +42,8 @@ EXPLANATION = Explanation(
     versions="all",
     upstream=("pytorch/pytorch#134756",),
     needs=("attention",),
-    may_follow=("CR301", "CR302", "CR107"),
+    may_follow=("CR301", "CR302", "CR107", "CR312", "CR318", "CR403"),
 )
-
-_OUT_OF_MEMORY = "OutOfMemoryError"
 
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
@@ -50,27 +52,25 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     if not calls:
         return Outcome()
     tids = list(dict.fromkeys(call.tid for call in calls))
-    number = total(calls)
+    number = dense_total(calls)
     largest = max(calls, key=lambda call: call.scores_bytes)
     name = words.object_(timeline, tids)
-    statements = [_per_thread(timeline, [c for c in calls if c.tid == tid]) for tid in tids]
+    by_thread: dict[int, list[DenseCall]] = {tid: [] for tid in tids}
+    for call in calls:
+        by_thread[call.tid].append(call)
+    statements = [_per_thread(timeline, own) for own in by_thread.values()]
     statements += _wrappers(timeline, tids)
-    statements += _others(timeline, calls)
-    ooms = [
-        error
-        for error in timeline.errors
-        if error.tid in tids and any(_OUT_OF_MEMORY in link.type for link in error.chain)
-    ]
+    statements += needed(timeline, largest)
     found = Found(
         code="CR401",
         statements=tuple(statements),
         headline=(
             f"{words.begin(name)} ran `flex_attention` dense, outside compiled code, "
             f"{'at least ' if number > len(calls) else ''}{words.times(number)}: "
-            f"{_bytes(largest.scores_bytes)} of scores for each call at "
+            f"{size(largest.scores_bytes)} of scores for each call at "
             f"{list(largest.shape)} {largest.dtype.removeprefix('torch.')}."
         ),
-        explains=frozenset(call.seq for call in calls).union(error.seq for error in ooms),
+        explains=frozenset(call.seq for call in calls),
         because=_because(timeline, calls),
         threads=words.refs(timeline, tids),
         stacks=(words.stack(timeline, largest.tid, "ran dense", largest.where, largest.seq),),
@@ -78,21 +78,14 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     return Outcome(found=[found])
 
 
-def total(calls: Sequence[DenseCall]) -> int:
-    """How many dense calls there were, a lower bound: later ones are recorded thinly."""
-    most: dict[int, int] = {}
-    for call in calls:
-        most[call.tid] = max(most.get(call.tid, 0), call.count)
-    return sum(most.values())
-
-
 def _per_thread(timeline: Timeline, calls: Sequence[DenseCall]) -> Statement:
     largest = max(calls, key=lambda call: call.scores_bytes)
     caller = next((f for f in largest.where if f.user), None)
     place = f", from `{caller.function}` at {caller.file}:{caller.line}" if caller else ""
+    often = words.times(dense_total(calls))
     text = (
-        f"`{timeline.name(largest.tid)}` ran dense attention {words.times(total(calls))}, with up "
-        f"to {_bytes(largest.scores_bytes)} of scores ({list(largest.shape)} "
+        f"`{timeline.name(largest.tid)}` ran dense attention {often}, with up "
+        f"to {size(largest.scores_bytes)} of scores ({list(largest.shape)} "
         f"{largest.dtype.removeprefix('torch.')}){place}."
     )
     return Statement(text, "observed", words.seqs(call.seq for call in calls))
@@ -100,7 +93,8 @@ def _per_thread(timeline: Timeline, calls: Sequence[DenseCall]) -> Statement:
 
 def _wrappers(timeline: Timeline, tids: Sequence[int]) -> list[Statement]:
     """Torch's own compile around uncompiled flex_attention calls, which is not the program's."""
-    compiles = [c for c in timeline.internal_compiles() if c.on in tids]
+    threads = set(tids)
+    compiles = [c for c in timeline.internal_compiles() if c.on in threads]
     if not compiles:
         return []
     text = (
@@ -110,46 +104,21 @@ def _wrappers(timeline: Timeline, tids: Sequence[int]) -> list[Statement]:
     return [Statement(text, "observed", words.seqs(*(c.seqs for c in compiles)))]
 
 
-def _others(timeline: Timeline, calls: Sequence[DenseCall]) -> list[Statement]:
-    compiles = [
-        compile_
-        for call in calls
-        for compile_ in timeline.compiling_at(call.t, other_than=call.tid)
-        if not compile_.code.internal
-    ]
-    if not compiles:
-        return []
-    text = (
-        f"Meanwhile {words.names(timeline, (c.tid for c in compiles))} compiled "
-        f"{words.codes(c.code for c in compiles)}; torch 2.13 and newer swallow the warning about "
-        "dense attention if it first comes during a compile."
-    )
-    return [Statement(text, "observed", words.seqs(*(c.seqs for c in compiles)))]
-
-
 def _because(timeline: Timeline, calls: Sequence[DenseCall]) -> frozenset[int]:
-    found: set[int] = set()
+    last: dict[int, int] = {}
     for call in calls:
-        found.update(
-            flagged.seq
-            for flagged in timeline.flagged
-            if flagged.tid == call.tid and flagged.nested == "eager" and flagged.t <= call.t
+        last[call.tid] = max(call.t, last.get(call.tid, call.t))
+    found = {
+        flagged.seq
+        for flagged in timeline.flagged
+        if flagged.nested == "eager" and flagged.t <= last.get(flagged.tid, -1)
+    }
+    for tid, t in last.items():
+        found.update(eager.seq for eager in before(timeline.eager, tid, t))
+    for history in timeline.program_codes():
+        hits = [c for c in history.compiles if c.limit_hit]
+        end = (
+            max((last[tid] for tid in history.sightings if tid in last), default=-1) if hits else -1
         )
-        for history in timeline.program_codes():
-            if call.tid in history.sightings:
-                found.update(
-                    seq
-                    for c in history.compiles
-                    if c.limit_hit and c.t0 <= call.t
-                    for seq in c.seqs
-                )
+        found.update(seq for c in hits if c.t0 <= end for seq in c.seqs)
     return frozenset(found)
-
-
-def _bytes(number: int) -> str:
-    size = float(number)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

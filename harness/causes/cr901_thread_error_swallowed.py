@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.errors import explained, handled, torchs_own, unread
+from harness.causes.errors import explained, handled, short, torchs_own, unread
 from harness.diagnosis.report import Note, Remedy, Stack, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -36,7 +36,7 @@ EXPLANATION = Explanation(
     ),
     versions="all",
     needs=("threads", "futures"),
-    may_follow=("CR1", "CR2", "CR3", "CR4"),
+    may_follow=("CR1", "CR2", "CR3", "CR4", "CR904"),
 )
 
 
@@ -109,14 +109,6 @@ def _headline(timeline: Timeline, errors: Sequence[ErrorSeen], *, zero: bool) ->
     who = words.object_(timeline, (error.tid for error in errors))
     end = "ended with exit code 0" if zero else "never asked for it"
     return f"An error in {who} was swallowed ({short(first)}): the program {end}."
-
-
-def short(error: ErrorSeen, limit: int = 160) -> str:
-    """``ValueError: message``, on one line and cut."""
-    link = error.error
-    message = " ".join(link.message.split())
-    message = message if len(message) <= limit else f"{message[:limit]}..."
-    return f"`{link.type}: {message}`" if message else f"`{link.type}`"
 
 
 def _stack(timeline: Timeline, error: ErrorSeen) -> Stack:

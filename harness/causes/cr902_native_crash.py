@@ -1,12 +1,11 @@
 """CR902: a signal such as SIGSEGV or SIGABRT ended the process."""
 
-import signal
 from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.endings import CRASHES, crash_signal, last_active, last_words, stacks_kept
 from harness.diagnosis.report import Remedy, Statement
-from harness.timeline.model import Thread
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -31,17 +30,6 @@ EXPLANATION = Explanation(
     may_follow=("CR1", "CR2", "CR3", "CR4"),
 )
 
-CRASHES = {
-    int(number): number.name
-    for number in (
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-    )
-}
-
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """A crash below Python."""
@@ -57,13 +45,16 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         if open_
         else "with no compile under way"
     )
-    own = timeline.ended is not None and timeline.ended.signal is not None
+    ended = timeline.ended
+    assert ended is not None
+    own = ended.signal is not None
     how = "ended the process" if own else "ended it, to judge by its exit code"
     found = Found(
         code="CR902",
         statements=(
             Statement(f"{name} {how}.", "observed" if own else "inferred"),
             *last_words(timeline, threads),
+            *stacks_kept(ended),
         ),
         headline=f"The process died of {name} {doing}.",
         because=frozenset(seq for c in open_ for seq in c.seqs),
@@ -73,37 +64,3 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         ),
     )
     return Outcome(found=[found])
-
-
-def crash_signal(timeline: Timeline) -> int | None:
-    """The signal of a crash that ended the process, also where a shell in between says 128 + n."""
-    ended = timeline.ended
-    if ended is None or ended.killed_from_outside or ended.deadline_hit:
-        return None
-    if ended.signal is not None:
-        return ended.signal if ended.signal in CRASHES else None
-    number = (ended.exit_code or 0) - 128
-    return number if number in CRASHES and timeline.end_seq is None else None
-
-
-def last_active(timeline: Timeline, limit: int = 8) -> list[Thread]:
-    """Threads that had not ended, workload threads first, the latest first."""
-    alive = [thread for thread in timeline.threads.values() if not thread.ended and thread.last_seq]
-    alive.sort(key=lambda thread: (not thread.called_compiled, -thread.t1))
-    return alive[:limit]
-
-
-def last_words(timeline: Timeline, threads: Sequence[Thread]) -> list[Statement]:
-    """What each thread was seen doing last."""
-    found = []
-    for thread in threads:
-        rungs = thread.ladder.rungs()
-        if not rungs:
-            continue
-        last = next((rung for rung in reversed(rungs) if rung.span and rung.t1 is None), rungs[-1])
-        tense = "was in" if last.span and last.t1 is None else "was last seen at"
-        detail = f" {last.detail}" if last.detail else ""
-        at = f"{timeline.seconds(last.t0):.3f} s"
-        text = f"`{thread.name}` {tense}: {last.what}{detail} (since {at})."
-        found.append(Statement(text, "observed", (last.seq,)))
-    return found

@@ -4,8 +4,16 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.cr902_native_crash import last_active, last_words
+from harness.causes.endings import (
+    last_active,
+    last_words,
+    number_of,
+    open_waits,
+    stacks_kept,
+    waiting,
+)
 from harness.diagnosis.report import Remedy, Statement
+from harness.events.ended import Ended
 from harness.timeline.model import LockWait
 from harness.timeline.timeline import Timeline
 
@@ -18,7 +26,10 @@ EXPLANATION = Explanation(
         "lock in it: a backend or a hook takes a lock of the program's while dynamo holds its own, "
         "and the thread that has the program's lock calls something that must compile."
     ),
-    evidence="The time limit was reached with an idle process tree.",
+    evidence=(
+        "The time limit was reached with an idle process tree. Waits for the compile lock are in "
+        "the recording; what else each thread stood in is read off the stacks at the time limit."
+    ),
     remedy=Remedy(
         text=(
             "See who waits for the compile lock and who holds it, below, and the stacks at the "
@@ -38,24 +49,21 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     if ended is None or not ended.deadline_hit or not ended.idle_at_deadline:
         return Outcome()
     threads = last_active(timeline)
-    waits = [wait for wait in timeline.lock_waits if wait.t1 is None]
+    waits = open_waits(timeline)
     open_ = timeline.open_compiles()
     statements = [
         Statement(
             f"After {ended.timeout_s:g} s the program neither used the CPU nor recorded anything.",
             "observed",
         ),
-        *(_wait(timeline, wait) for wait in waits),
+        *waiting(timeline, ended),
         *last_words(timeline, threads),
+        *stacks_kept(ended),
     ]
-    if ended.stacks:
-        statements.append(
-            Statement("Every thread's stack at that moment is kept with the run's end.", "observed")
-        )
     found = Found(
         code="CR903",
         statements=tuple(statements),
-        headline=_headline(timeline, waits, ended.timeout_s),
+        headline=_headline(timeline, waits, ended),
         because=frozenset(seq for c in open_ for seq in c.seqs),
         threads=words.refs(timeline, (thread.tid for thread in threads)),
         stacks=tuple(
@@ -65,19 +73,17 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     return Outcome(found=[found])
 
 
-def _wait(timeline: Timeline, wait: LockWait) -> Statement:
-    owner = f"`{timeline.name(wait.owner)}`" if wait.owner is not None else "an unknown thread"
-    text = (
-        f"`{timeline.name(wait.tid)}` waited for `{wait.lock}` since "
-        f"{timeline.seconds(wait.t0):.3f} s; {owner} held it then."
-    )
-    return Statement(text, "observed", words.seqs(wait.seqs))
-
-
-def _headline(timeline: Timeline, waits: Sequence[LockWait], timeout_s: float) -> str:
-    text = f"The program hung: nothing moved at the time limit of {timeout_s:g} s"
+def _headline(timeline: Timeline, waits: Sequence[LockWait], ended: Ended) -> str:
+    text = f"The program hung: nothing moved at the time limit of {ended.timeout_s:g} s"
     if not waits:
-        return f"{text}."
+        stood = next((wait for wait in ended.waits if wait.read), None)
+        if stood is None:
+            return f"{text}."
+        return f"{text}, and `{stood.thread}` waited for {stood.what}."
     wait = waits[0]
     held = f", held by `{timeline.name(wait.owner)}`" if wait.owner is not None else ""
-    return f"{text}, and `{timeline.name(wait.tid)}` waited for dynamo's compile lock{held}."
+    stood = next(
+        (w for w in ended.waits if w.what and number_of(timeline, w) == (wait.owner or -1)), None
+    )
+    ring = f", which waited for {stood.what}" if held and stood is not None else ""
+    return f"{text}, and `{timeline.name(wait.tid)}` waited for dynamo's compile lock{held}{ring}."

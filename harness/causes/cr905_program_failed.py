@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.cr901_thread_error_swallowed import short
-from harness.causes.cr902_native_crash import crash_signal
-from harness.causes.errors import distinct, explained, handled, torchs_own
+from harness.causes.endings import exited_by_itself
+from harness.causes.errors import distinct, explained, handled, short, torchs_own
 from harness.diagnosis.report import Remedy, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -31,6 +30,13 @@ EXPLANATION = Explanation(
     needs=("threads",),
 )
 
+_SAID = Remedy(text="The text that the program left with says why; look for where it is raised.")
+_SILENT = Remedy(
+    text=(
+        "There is no traceback: look at what the program printed last, and for the `sys.exit`, "
+        "`os._exit` or `SystemExit` that gives this code."
+    )
+)
 _TAIL_LINES = 8
 
 
@@ -48,7 +54,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
     if errors:
         return Outcome(found=[_of_errors(timeline, errors, open_)])
     raised = known or any(found.code in {"CR301", "CR302", "CR310"} for found in earlier)
-    if _exited_by_itself(timeline) and not raised:
+    if exited_by_itself(timeline) and not raised:
         return Outcome(found=[_of_exit(timeline)])
     return Outcome()
 
@@ -96,32 +102,30 @@ def _statement(timeline: Timeline, error: ErrorSeen, *, zero: bool) -> Statement
     return Statement(words.begin(text), "observed", (error.seq,))
 
 
-def _exited_by_itself(timeline: Timeline) -> bool:
-    ended = timeline.ended
-    return (
-        ended is not None
-        and bool(ended.exit_code)
-        and not ended.deadline_hit
-        and not ended.killed_from_outside
-        and not ended.interrupted
-        and crash_signal(timeline) is None
-    )
-
-
 def _of_exit(timeline: Timeline) -> Found:
+    """The program left with an exit code, and said why or not."""
     ended = timeline.ended
     assert ended is not None
-    statements = [
-        Statement(f"The program ended with exit code {ended.exit_code}.", "observed"),
-        Statement("No exception that ended a thread or the program was seen.", "observed"),
-    ]
+    text = " ".join(timeline.exit_text.split())
+    statements = [Statement(f"The program ended with exit code {ended.exit_code}.", "observed")]
+    if text:
+        evidence = (timeline.end_seq,) if timeline.end_seq else ()
+        statements.append(
+            Statement(f"It left by `sys.exit` and said: {text}", "observed", evidence)
+        )
+    else:
+        said = "No exception that ended a thread or the program was seen."
+        statements.append(Statement(said, "observed"))
     tail = ended.stderr_tail.strip().splitlines()[-_TAIL_LINES:]
-    if tail:
-        text = "The last it printed: " + " | ".join(line.strip() for line in tail)
-        statements.append(Statement(text, "observed"))
-    said = f": {tail[-1].strip()[:160]}" if tail else ""
+    if tail and not text:
+        printed = "The last it printed: " + " | ".join(line.strip() for line in tail)
+        statements.append(Statement(printed, "observed"))
+    last = text or (tail[-1].strip() if tail else "")
+    said = f": {last[:160]}" if last else ""
     return Found(
         code="CR905",
         statements=tuple(statements),
         headline=f"The program ended with exit code {ended.exit_code} by itself{said}.",
+        remedy=_SAID if text else _SILENT,
+        only_exit=True,
     )

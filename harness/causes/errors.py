@@ -1,5 +1,6 @@
 """Which errors of a run are accounted for by findings already made."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from harness.causes.base import Found
@@ -18,6 +19,8 @@ _CONSEQUENCES = frozenset(
     }
 )
 """Errors that one thread gets because another one gave up."""
+_MAX_TEXTS = 256
+"""So many different errors are looked for in the texts of others."""
 
 
 def explained(timeline: Timeline, found: Iterable[Found]) -> dict[int, tuple[str, ...]]:
@@ -32,13 +35,13 @@ def explained(timeline: Timeline, found: Iterable[Found]) -> dict[int, tuple[str
         own = tuple(finding.code for finding in found if error.seq in finding.explains)
         if own:
             codes[error.seq] = own
-    known = [error for error in timeline.errors if error.seq in codes]
-    for error in timeline.errors:
-        if error.seq not in codes:
-            source = next((other for other in known if _comes_from(error, other)), None)
-            if source is not None:
-                codes[error.seq] = codes[source.seq]
-    return codes
+    known = _Known(error for error in timeline.errors if error.seq in codes)
+    derived = {
+        error.seq: codes[source.seq]
+        for error in timeline.errors
+        if error.seq not in codes and (source := known.source_of(error)) is not None
+    }
+    return codes | derived
 
 
 def handled(timeline: Timeline, error: ErrorSeen) -> bool:
@@ -65,21 +68,24 @@ def torchs_own(timeline: Timeline, error: ErrorSeen) -> bool:
 
 def unread(timeline: Timeline) -> list[ErrorSeen]:
     """Errors kept in futures that nobody asked, each exception once."""
-    shown = frozenset[int]().union(
-        *(e.ids for e in timeline.errors if e.via != "future" or handled(timeline, e))
-    )
+    shown = {
+        number
+        for error in timeline.errors
+        if error.via != "future" or handled(timeline, error)
+        for number in error.ids
+    }
     found: list[ErrorSeen] = []
     for error in timeline.errors:
         if error.via == "future" and not handled(timeline, error) and error.error.id not in shown:
             found.append(error)
-            shown |= {error.error.id}
+            shown.add(error.error.id)
     return found
 
 
 def distinct(errors: Sequence[ErrorSeen]) -> list[ErrorSeen]:
     """Errors without those that only raise, chain or group an exception of an earlier one."""
     kept: list[ErrorSeen] = []
-    seen = frozenset[int]()
+    seen: set[int] = set()
     for error in errors:
         if not error.ids & seen:
             kept.append(error)
@@ -87,15 +93,45 @@ def distinct(errors: Sequence[ErrorSeen]) -> list[ErrorSeen]:
     return kept
 
 
-def _comes_from(error: ErrorSeen, source: ErrorSeen) -> bool:
-    if error.ids & source.ids:
-        return True
-    said = {(link.type, link.message) for link in source.chain if link.message}
-    if any((link.type, link.message) in said for link in error.chain):
-        return True
-    later = error.t >= source.t
-    if later and error.error.type in _CONSEQUENCES:
-        return True
-    # A program may put the text of the error into one of its own: "worker 3 failed: ...".
-    whole = source.error.message
-    return later and len(whole) >= 16 and whole in error.error.message
+def short(error: ErrorSeen, limit: int = 160) -> str:
+    """``ValueError: message``, on one line and cut."""
+    link = error.error
+    message = " ".join(link.message.split())
+    message = message if len(message) <= limit else f"{message[:limit]}..."
+    return f"`{link.type}: {message}`" if message else f"`{link.type}`"
+
+
+class _Known:
+    """Errors that are accounted for, found by what another error can have of them."""
+
+    def __init__(self, errors: Iterable[ErrorSeen]) -> None:
+        self._errors = list(errors)
+        self._by_id: dict[int, int] = {}
+        self._by_words: dict[tuple[str, str], int] = {}
+        texts: dict[str, int] = {}
+        for place, error in enumerate(self._errors):
+            for number in error.ids:
+                self._by_id.setdefault(number, place)
+            for link in error.chain:
+                if link.message:
+                    self._by_words.setdefault((link.type, link.message), place)
+            if len(error.error.message) >= 16:
+                texts.setdefault(error.error.message, place)
+        self._texts = list(texts.items())[:_MAX_TEXTS]
+
+    def source_of(self, error: ErrorSeen) -> ErrorSeen | None:
+        """The first of them that an error is, contains, repeats or is a consequence of."""
+        places = [self._by_id[number] for number in error.ids if number in self._by_id]
+        said = ((link.type, link.message) for link in error.chain)
+        places += [self._by_words[words] for words in said if words in self._by_words]
+        # A program may put the text of the error into one of its own: "worker 3 failed: ...".
+        message = error.error.message
+        places += [
+            place
+            for text, place in self._texts
+            if self._errors[place].t <= error.t and text in message
+        ]
+        if error.error.type in _CONSEQUENCES:
+            earlier = (n for n, known in enumerate(self._errors) if known.t <= error.t)
+            places += itertools.islice(earlier, 1)
+        return self._errors[min(places)] if places else None

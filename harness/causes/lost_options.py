@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from harness.causes import versions, words
 from harness.diagnosis.report import Note
-from harness.timeline.model import CodeHistory, Compile
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import Compile
 from harness.timeline.timeline import Timeline
 
 PATCHED = ("assume_static_by_default", "automatic_dynamic_shapes")

@@ -1,5 +1,6 @@
 """What CR101 to CR104 have in common: the warm-up ran under other thread state than the threads."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ def _what(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> Statem
     first = hits[0]
     detail = difference(state.guard, first.entry.context, first.call.context)
     where = f" ({detail})" if detail else ""
-    compiles = sum(j.call.compile is not None for j in hits)
+    compiles = sum(j.call.times for j in hits if j.call.compile is not None)
     tids = [j.call.tid for j in hits]
     text = (
         f"`{first.call.code.name}` was compiled by `{timeline.name(first.entry.tid)}` before any "
@@ -101,8 +102,10 @@ def _what(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> Statem
 
 def _evidence(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> list[Statement]:
     found: list[Statement] = []
-    for tid in dict.fromkeys(j.call.tid for j in hits):
-        own = [j for j in hits if j.call.tid == tid]
+    by_thread: dict[int, list[Judgement]] = defaultdict(list)
+    for hit in hits:
+        by_thread[hit.call.tid].append(hit)
+    for tid, own in by_thread.items():
         named = next((j for j in own if state.guard in j.observed and j.reason), None)
         name = timeline.name(tid)
         if named is not None and named.reason is not None:

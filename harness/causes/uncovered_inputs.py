@@ -1,18 +1,18 @@
 """What CR201, CR202 and CR204 have in common: the warm-up did not cover an input of the call.
 
 A recompile for an input that the warm-up had not seen is no fault by itself: every program meets
-new shapes. It is a finding when another thread was calling the same code object meanwhile, or once
-the program had said that its warm-up was over.
+new shapes. It is a finding when another thread was calling the same code object meanwhile.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Found, Outcome
-from harness.causes.cr208_cold_start import cold_started
 from harness.causes.judging import Judgement, judgements
 from harness.diagnosis.report import Certainty, Note, Statement
+from harness.timeline.cold import cold_started
 from harness.timeline.contexts import shapes
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
@@ -49,9 +49,9 @@ def find_input(timeline: Timeline, kind: Input) -> Outcome:
     misses = [miss for j in after if (miss := _miss(j, kind.guard))]
     if not misses:
         return Outcome()
-    raced = [miss for miss in misses if _raced(timeline, miss)]
     outcome = Outcome()
-    calm = [miss for miss in misses if miss not in raced]
+    raced = [miss for miss in misses if _raced(miss)]
+    calm = [miss for miss in misses if not _raced(miss)]
     if calm:
         outcome.notes.append(_note(timeline, kind, calm))
     if raced:
@@ -61,8 +61,7 @@ def find_input(timeline: Timeline, kind: Input) -> Outcome:
 
 def _in_warmup(judgement: Judgement) -> bool:
     """Whether nobody else had called the code object yet when this call compiled."""
-    compile_ = judgement.call.compile
-    return any(compile_ is other for other in judgement.history.warmup())
+    return judgement.history.made_in_warmup(judgement.call.compile)
 
 
 def _miss(judgement: Judgement, guard: Guard) -> Miss | None:
@@ -76,11 +75,9 @@ def _miss(judgement: Judgement, guard: Guard) -> Miss | None:
     return Miss(judgement, later.text.strip(), observed=True, secondary=True)
 
 
-def _raced(timeline: Timeline, miss: Miss) -> bool:
-    call = miss.judgement.call
-    if timeline.warmup_done is not None and call.t >= timeline.warmup_done:
-        return True
-    return bool(miss.judgement.history.overlaps(call.tid))
+def _raced(miss: Miss) -> bool:
+    """Whether another thread called the code object in the same period."""
+    return miss.judgement.history.meets_others(miss.judgement.call.tid)
 
 
 def _finding(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Found:
@@ -131,11 +128,13 @@ def _finding(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Found:
 
 def _statements(timeline: Timeline, misses: Sequence[Miss]) -> list[Statement]:
     found = []
-    for tid in dict.fromkeys(miss.judgement.call.tid for miss in misses):
-        own = [miss for miss in misses if miss.judgement.call.tid == tid]
+    by_thread: dict[int, list[Miss]] = defaultdict(list)
+    for miss in misses:
+        by_thread[miss.judgement.call.tid].append(miss)
+    for tid, own in by_thread.items():
         shown = next((miss for miss in own if miss.text), own[0])
         name, code = timeline.name(tid), shown.judgement.call.code.name
-        number = words.times(len(own))
+        number = words.times(sum(miss.judgement.call.times for miss in own))
         if shown.text:
             text = f"`{name}` missed every entry of `{code}` {number}; torch names the guard: "
             text += f"`{shown.text}`."
@@ -150,14 +149,12 @@ def _statements(timeline: Timeline, misses: Sequence[Miss]) -> list[Statement]:
 def _overlap(timeline: Timeline, miss: Miss) -> Statement:
     history, call = miss.judgement.history, miss.judgement.call
     others = history.overlaps(call.tid)
-    if others:
-        text = (
-            f"{words.begin(words.object_(timeline, others))} called `{call.code.name}` in the same "
-            f"period as `{timeline.name(call.tid)}`."
-        )
-        return Statement(text, "observed", words.seqs(history.sightings[t].seq for t in others))
-    text = "The program had said before that its warm-up was over."
-    return Statement(text, "observed", words.seqs(call.seqs))
+    who = words.object_(timeline, others) if others else "threads that are not listed"
+    text = (
+        f"{words.begin(who)} called `{call.code.name}` in the same period as "
+        f"`{timeline.name(call.tid)}`."
+    )
+    return Statement(text, "observed", words.seqs(history.sightings[t].seq for t in others))
 
 
 def _warmed(timeline: Timeline, first: Judgement) -> Statement:
@@ -178,7 +175,7 @@ def _note(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Note:
     codes = words.codes(call.code for call in calls)
     text = next((miss.text for miss in misses if miss.text), "")
     guard = f": `{text}`" if text else ""
-    number = words.count(len(calls), "call")
+    number = words.count(sum(call.times for call in calls), "call")
     return Note(
         text=(
             f"{number} of {codes} in {words.object_(timeline, (c.tid for c in calls))} met no "

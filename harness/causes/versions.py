@@ -7,6 +7,8 @@ FX_FLAG_PER_THREAD: Version = (2, 14)
 FX_FLAG_MASKED: Version = (2, 13)
 CONFIG_PER_THREAD: Version = (2, 12)
 ANNOTATE_IN_BLOCK_MASK: Version = (2, 13)
+IS_COMPILING_HELD: Version = (2, 13)
+MODE_MARKS_CODE: Version = (2, 13)
 
 
 def fx_flag(version: Version, name: str) -> str:

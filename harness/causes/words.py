@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from harness.diagnosis.report import Stack, ThreadRef
 from harness.events.values import Code, Frame
-from harness.timeline.model import CodeHistory
+from harness.timeline import lives
+from harness.timeline.history import CodeHistory
 from harness.timeline.timeline import Timeline
 
 NAMES_SHOWN = 4
@@ -12,7 +13,9 @@ NAMES_SHOWN = 4
 
 def ref(timeline: Timeline, tid: int) -> ThreadRef:
     """A reference to a thread."""
-    return ThreadRef(tid=tid, name=timeline.name(tid), pid=timeline.pid)
+    return ThreadRef(
+        tid=lives.native(tid), name=timeline.name(tid), pid=timeline.pid, life=lives.life(tid)
+    )
 
 
 def refs(timeline: Timeline, tids: Iterable[int]) -> tuple[ThreadRef, ...]:

@@ -15,12 +15,15 @@ PROBES = (
     "workload",
     "wrapper",
     "guards",
+    "eager",
+    "stance",
     "compiles",
     "lock",
     "fx",
     "backward",
     "attention",
     "block_mask",
+    "memory",
     "invariants",
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import versions
 from .attach import Attachment
+from .privacy import mask, mask_argv, mask_environment
 from .recorder import KEPT, Recorder
 from .session import Session, catch_fatal_signals
 from .settings import VARIABLE, Settings
@@ -69,7 +70,7 @@ def _start(settings: Settings) -> None:
     attachment = Attachment(recorder, settings)
     _session = Session(recorder, attachment)
     _session.start()
-    catch_fatal_signals(settings.folder, settings.deadline)
+    catch_fatal_signals(settings.folder, settings.deadline, main=not recorder.quiet)
     attachment.attach()
 
 
@@ -98,14 +99,18 @@ def header(settings: Settings) -> dict[str, Any]:
         "cuda": cuda,
         "platform": f"{system.sysname} {system.release} {system.machine}",
         "cpus": _cpus(),
-        "argv": list(sys.orig_argv),
+        "argv": mask_argv(sys.orig_argv),
         "started_unix": time.time(),
         "compile_detail": settings.compile_detail,
         "disabled_probes": list(settings.disabled_probes),
         "cache_dir": os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""),
         "cache_state": settings.cache_state,
+        "memory_cap": settings.memory_cap,
         "job_id": os.environ.get("TORCH_COMPILE_JOB_ID", ""),
-        "env": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
+        "env": mask_environment(
+            {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)}
+        ),
+        "home": os.path.expanduser("~"),  # noqa: PTH111 - pathlib is an import to do without
     }
 
 
@@ -122,6 +127,7 @@ def _report_failure(folder: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         descriptor = os.open(os.path.join(folder, FAILURE), flags, 0o600)  # noqa: PTH118
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(f"process {os.getpid()}: {sys.orig_argv}\n{traceback.format_exc()}")
+            argv = mask_argv(sys.orig_argv)
+            file.write(f"process {os.getpid()}: {argv}\n{mask(traceback.format_exc())}")
     except OSError:
         pass  # nowhere to say it; the parent sees that there is no recording

@@ -1,6 +1,7 @@
 """The variants that dynamo keeps of a code object, and the text of their guards."""
 
 import atexit
+import functools
 import hashlib
 import json
 import re
@@ -29,6 +30,9 @@ _NUMBERED = re.compile(r"0x[0-9a-f]+|(?<=___)\d+\b|_c\d+(?=['\"])")
 
 # Of a code object that callables share: which callable a compile was for.
 _shared: dict[tuple[int, str], int] = {}
+# When ``_shared`` has grown to this, what dynamo has dropped meanwhile is dropped here.
+_MIN_SHARED = 1024
+_prune_at = _MIN_SHARED
 _compiled: dict[int, tuple[weakref.ref[CodeType], dict[str, Any]]] = {}
 
 
@@ -71,10 +75,28 @@ def _guard_lines(text: str) -> list[str]:
 
 def remember(code: CodeType, described: dict[str, Any], compile_id: str) -> None:
     """Note that ``compile_id`` is a compile of ``code``, as described by ``codes.describe``."""
+    number: int = described["id"]
     if torch_code.is_stand_in(code):
-        _shared[id(code), compile_id] = described["id"]
-    if described["id"] not in _compiled:
-        _compiled[described["id"]] = (weakref.ref(code), described)
+        if len(_shared) >= _prune_at:
+            _prune(code)
+        _shared[id(code), compile_id] = number
+    if number not in _compiled:
+        forget = functools.partial(_forget, number)
+        _compiled[number] = (weakref.ref(code, forget), described)
+
+
+def _forget(number: int, _: object) -> None:
+    _compiled.pop(number, None)
+
+
+def _prune(code: CodeType) -> None:
+    """Forget the compiles whose entries are gone: a program may compile ever new callables."""
+    global _prune_at  # noqa: PLW0603
+    alive = {(id(code), str(entry.compile_id)) for entry in symbols.CACHE_ENTRIES.get()(code)}
+    for key in list(_shared):
+        if key not in alive:
+            _shared.pop(key, None)
+    _prune_at = max(_MIN_SHARED, 2 * len(_shared))
 
 
 def entries_of(code: CodeType, described: dict[str, Any]) -> list[Any]:

@@ -34,9 +34,9 @@ class Detail(logging.Handler):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
-        # Lists, since an append is atomic where ``+= 1`` is not; one entry a compile.
-        self._compiles: list[None] = []
-        self._records: list[None] = []
+        # Counted by threads that hold dynamo's compile lock, so by one at a time.
+        self._compiles = 0
+        self._records = 0
         self._agreed = True
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
@@ -65,15 +65,15 @@ class Detail(logging.Handler):
         ended = stack.pop()
         if not ended.counted:
             return
-        self._compiles.append(None)
-        self._records.extend([None] * ended.records)
-        if self._agreed and len(self._compiles) != len(self._records):
+        self._compiles += 1
+        self._records += ended.records
+        if self._agreed and self._compiles != self._records:
             self._agreed = False
             self.record()
 
     def record(self) -> None:
         """Write the two counts."""
-        data = {"metrics": len(self._records), "compiles": len(self._compiles)}
+        data = {"metrics": self._records, "compiles": self._compiles}
         self._recorder.emit("compile_detail", data)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -91,7 +91,7 @@ class Detail(logging.Handler):
             if stack and stack[0].counted:
                 stack[0].records += 1
             elif metrics.get("is_forward"):  # a compile that the wrap of ``_compile`` did not see
-                self._records.append(None)
+                self._records += 1
         elif stack and (metadata.get("artifact") or {}).get("name") == "recompile_reasons":
             stack[-1].reasons.extend(_reasons(record.__dict__.get("payload")))
 

@@ -12,24 +12,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
+from .bounds import Bounds, worth_recording
+from .log import Log
 from .stacks import user_stack
 
 KEPT = "events.jsonl"
 STEADY = "steady"
 SEGMENTS = 8
-STEADY_POINTS = frozenset({"step"})
+STEADY_POINTS = frozenset({"step", "memory"})
 _STANDING_POINTS = frozenset({"header", "probe"})
-
-
-def worth_recording(count: int) -> bool:
-    """Whether the ``count``-th event of a kind is written: the first eight, then powers of two.
-
-    This bounds what a loop of identical events can write, and the last line still says within a
-    factor of two how many there were, whatever ends the process.
-    """
-    return count <= 8 or count & (count - 1) == 0
+#: So many kinds are counted apart in one thread; those that come later share one count a point.
+_KINDS = 4096
+#: Where a ``Thread`` keeps its start while that is not written.
+_UNSAID = "_compile_race_start"
 
 
 class ThreadState(threading.local):
@@ -41,10 +39,12 @@ class ThreadState(threading.local):
         compiles: ids of the dynamo compiles that this thread is inside of, innermost last.
         traces: how many FX traces this thread is inside of.
         counts: events of one kind so far, for ``worth_recording``.
+        said: the thread's start is written, or there is none to be written.
     """
 
     traces = 0
     phase: str | None = None
+    said = False
 
     def __init__(self) -> None:
         self.tid = threading.get_native_id()
@@ -54,6 +54,8 @@ class ThreadState(threading.local):
 
     def count(self, kind: object) -> int:
         """Count one more event of ``kind`` in this thread and return how many there are."""
+        if len(self.counts) >= _KINDS and kind not in self.counts:
+            kind = kind[0] if isinstance(kind, tuple) else None
         number = self.counts[kind] = self.counts.get(kind, 0) + 1
         return number
 
@@ -91,13 +93,14 @@ class Recorder:
         self.compiling: dict[int, int] = {}
         self.tracing: dict[int, int] = {}
         self.in_backward: dict[int, int] = {}
-        self.at_end: list[Callable[[], object]] = []
+        self.at_end: list[Callable[[], object]] = [self.record_left_out]
         self.quiet = True
         self._seq = itertools.count(1)
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        self._bounds = Bounds()
         self._lock = threading.RLock()
-        self._kept = _Log(os.path.join(folder, name))  # noqa: PTH118 - few imports in the child
-        self._steady: _Log | None = None
+        self._kept = Log(os.path.join(folder, name))  # noqa: PTH118 - few imports in the child
+        self._steady: Log | None = None
         self._segment_bytes = max(max_steady_bytes // SEGMENTS, 1 << 16)
         self._segment_number = 0
         self._segment_left = 0
@@ -115,7 +118,10 @@ class Recorder:
         where: Sequence[Sequence[Any]] | None = None,
         stack: bool = False,
     ) -> int:
-        """Write one event and return its sequence number; 0 if it could not be written.
+        """Write one event and return its sequence number.
+
+        Returns 0 if it could not be written, or was left out because there are so many like it in
+        this process (see ``bounds``). What began with such an event needs no ``exit``.
 
         Args:
             point: the event's name in ``harness.events.schema``.
@@ -130,10 +136,16 @@ class Recorder:
                 return 0
             if self.quiet:
                 self._begin()
+            kept = point not in STEADY_POINTS
+            if kept and edge != "exit" and not self.admits(point, data):
+                return 0
             if where is None and stack:
                 where = user_stack()
+            if kept and not self.local.said:
+                self._say_start()
             seq, line = self._line(point, edge, compile_id, where, data)
             self._write(point, line)
+            self.noted(point, edge)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self.lost += 1
             return 0
@@ -158,6 +170,47 @@ class Recorder:
         data["count"] = count
         return self.emit(point, data, edge=edge, compile_id=compile_id, where=where, stack=stack)
 
+    def admits(self, point: str, data: Mapping[str, Any] | None = None) -> bool:
+        """Count one more event of a point; return whether there is still room for it."""
+        if self._bounds.admit(point, data):
+            return True
+        self._leave_out(point)
+        return False
+
+    def hold_start(
+        self, thread: threading.Thread, data: dict[str, Any], where: Sequence[Sequence[Any]]
+    ) -> None:
+        """Keep the start of a thread, by the calling one, until that thread has something to say.
+
+        Of the many threads that a program makes all night most have nothing to say to us.
+        """
+        unsaid = (time.monotonic_ns(), self.local.tid, current_thread_name(self.local.tid))
+        thread.__dict__[_UNSAID] = (*unsaid, data, where)
+
+    def start_is_held(self, thread: threading.Thread) -> bool:
+        """Whether the thread, which is ending, had nothing to say; its start is then left out."""
+        if thread.__dict__.pop(_UNSAID, None) is None:
+            return False
+        self._leave_out("thread_start")
+        return True
+
+    def record_left_out(self) -> None:
+        """Write how many events of each point were left out in the end."""
+        for point, count in sorted(self._bounds.left_out.items()):
+            self.emit("left_out", {"of": point, "count": count})
+
+    def noted(self, point: str, edge: str) -> None:
+        """Told of each event that was written; the memory probe sets this. Must not raise."""
+
+    def failing(self, error: BaseException, caller: FrameType | None = None) -> None:
+        """Told of an exception that is about to be recorded; the memory probe sets this.
+
+        ``caller`` is the frame that it has come up to, where it is still on its way.
+        """
+
+    def compile_wanted(self, caller: FrameType) -> None:
+        """Told that ``caller`` takes the compile lock; the guards probe sets this."""
+
     def look_at_all_threads(self) -> None:
         """Make every thread's next calls of compiled code visible; the wrapper probe sets this."""
 
@@ -167,8 +220,9 @@ class Recorder:
         self.local = ThreadState()
         self.compiling, self.tracing, self.in_backward = {}, {}, {}
         self._lock = threading.RLock()
+        self._bounds = Bounds()
         self._kept.close()
-        self._kept = _Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
+        self._kept = Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
         if self._steady is not None:
             self._steady.close()
         self._steady, self._segment_left = None, 0
@@ -189,6 +243,23 @@ class Recorder:
                 self._kept.write(self._line(point, "instant", None, None, data)[1])
             self.quiet = False
 
+    def _leave_out(self, point: str) -> None:
+        if self._bounds.leave_out(point):
+            self.emit("left_out", {"of": point, "count": self._bounds.left_out[point]})
+
+    def _say_start(self) -> None:
+        """Write the calling thread's own start, if that was held."""
+        self.local.said = True
+        # The thread itself, if Python started it; no dummy is made for another one.
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+        unsaid = None if thread is None else thread.__dict__.pop(_UNSAID, None)
+        if unsaid is None:
+            return
+        t_ns, tid, name, data, where = unsaid
+        data["child_tid"] = self.local.tid
+        by = {"t_ns": t_ns, "tid": tid, "thread": name}
+        self._kept.write(self._line("thread_start", "instant", None, where, data, by=by)[1])
+
     def _line(
         self,
         point: str,
@@ -196,7 +267,10 @@ class Recorder:
         compile_id: str | None,
         where: Sequence[Sequence[Any]] | None,
         data: Mapping[str, Any] | None,
+        *,
+        by: Mapping[str, Any] | None = None,
     ) -> tuple[int, bytes]:
+        """An event as a line; ``by`` says who was meant and when, if not this thread, now."""
         local = self.local
         seq = next(self._seq)
         event: dict[str, Any] = {
@@ -208,7 +282,9 @@ class Recorder:
             "thread": current_thread_name(local.tid),
             "edge": edge,
         }
-        if local.phase is not None:
+        if by is not None:
+            event.update(by)
+        elif local.phase is not None:
             event["phase"] = local.phase
         if compile_id is not None:
             event["compile_id"] = compile_id
@@ -228,7 +304,7 @@ class Recorder:
             self._segment_left -= len(line)
             self._steady.write(line)
 
-    def _next_segment(self) -> "_Log":
+    def _next_segment(self) -> "Log":
         if self._steady is not None:
             self._steady.close()
         self._segment_number += 1
@@ -237,57 +313,12 @@ class Recorder:
         if oldest > 0:
             with contextlib.suppress(FileNotFoundError):  # somebody else made room
                 os.unlink(self._segment_path(oldest))  # noqa: PTH108
-        log = _Log(self._segment_path(self._segment_number))
+        log = Log(self._segment_path(self._segment_number))
         log.open()
         return log
 
     def _segment_path(self, number: int) -> str:
         return os.path.join(self.folder, f"{STEADY}-{self.pid}-{number:06d}.jsonl")  # noqa: PTH118
-
-
-class _Log:
-    """A file that whole lines are appended to.
-
-    A program may close descriptors that it did not open (a daemon does) and then get the same
-    number for a file of its own, so the file behind the number is checked before each write.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = -1
-        self._file = (-1, -1)
-        self._torn = False
-
-    def open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._path, flags, 0o600)
-        status = os.fstat(self._descriptor)
-        self._file = (status.st_dev, status.st_ino)
-
-    def close(self) -> None:
-        if self._is_ours():
-            os.close(self._descriptor)
-
-    def write(self, line: bytes) -> None:
-        if not self._is_ours():
-            self.open()
-        if self._torn:  # the last line was cut short by a full disk: keep this one apart from it
-            line = b"\n" + line
-        try:
-            written = os.write(self._descriptor, line)
-            while written < len(line):  # a nearly full disk cuts a write short
-                written += os.write(self._descriptor, line[written:])
-        except OSError:
-            self._torn = True
-            raise
-        self._torn = False
-
-    def _is_ours(self) -> bool:
-        try:
-            status = os.fstat(self._descriptor)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._file
 
 
 def is_foreign_thread() -> bool:

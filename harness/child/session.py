@@ -7,12 +7,14 @@ import time
 from typing import NoReturn
 
 from .attach import Attachment
+from .leaving import Leaving
+from .privacy import mask
 from .recorder import Recorder
 
 FAULTS = "faulthandler.txt"
 # The parent takes stacks at the deadline; the child writes its own a little earlier, in case the
 # parent has no right to look into it.
-_BEFORE_DEADLINE_S = 1.0
+DEADLINE_DUMP_S = 1.0
 
 
 class Session:
@@ -21,6 +23,7 @@ class Session:
     def __init__(self, recorder: Recorder, attachment: Attachment) -> None:
         self._recorder = recorder
         self._attachment = attachment
+        self._leaving = Leaving()
         self._ended_in = -1
 
     def start(self) -> None:
@@ -28,6 +31,7 @@ class Session:
         os.register_at_fork(after_in_child=self._recorder.after_fork)
         # Registered first of all, so run last of all, after what the program registers.
         atexit.register(self.end)
+        self._leaving.watch()
         exit_now = os._exit
 
         def _exit(status: int) -> NoReturn:
@@ -61,10 +65,11 @@ class Session:
         if recorder.lost:
             reason = f"{recorder.lost} events could not be written"
             self._attachment.report("recorder", "failed", reason)
-        recorder.emit("end")
+        text = mask(self._leaving.text)
+        recorder.emit("end", {"exit_text": text} if text else None)
 
 
-def catch_fatal_signals(folder: str, deadline: float | None) -> None:
+def catch_fatal_signals(folder: str, deadline: float | None, *, main: bool) -> None:
     """Have faulthandler write every thread's stack to the run folder when a fatal signal arrives.
 
     A program that has enabled its own faulthandler, or does so later, keeps it.
@@ -73,12 +78,17 @@ def catch_fatal_signals(folder: str, deadline: float | None) -> None:
         folder: the run folder.
         deadline: ``time.monotonic()`` at which the parent ends the program; the stacks are also
             written one second before.
+        main: this is the run's main process; each other one gets a file of its own.
+
+    Only signals that end the process in any case are caught: faulthandler walks the stacks of
+    threads that run meanwhile, and now and then it crashes in doing so.
     """
+    name = FAULTS if main else FAULTS.replace(".", f"-{os.getpid()}.")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(os.path.join(folder, FAULTS), flags, 0o600)  # noqa: PTH118
+    descriptor = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118
     if not faulthandler.is_enabled():
         faulthandler.enable(descriptor, all_threads=True)
     if deadline is not None:
-        left = deadline - time.monotonic() - _BEFORE_DEADLINE_S
+        left = deadline - time.monotonic() - DEADLINE_DUMP_S
         if left > 0:
             faulthandler.dump_traceback_later(left, file=descriptor)

@@ -20,6 +20,8 @@ class Settings:
         cache_state: ``cold`` if the parent gave a fresh compile cache, else ``kept``.
         deadline: ``time.monotonic()`` (one clock for all processes) at which the parent will end
             the program; None if it will not.
+        memory_cap: bound on the program's memory in bytes, of each GPU or, where none is visible,
+            of its data segment; None: none.
     """
 
     folder: str
@@ -29,6 +31,7 @@ class Settings:
     max_events_mb: int = 256
     cache_state: str = "cold"
     deadline: float | None = None
+    memory_cap: int | None = None
 
     def dumps(self) -> str:
         """Text for the environment variable."""

@@ -17,6 +17,8 @@ _TYPED_IN = ("<string>", "<stdin>", "<ipython-input")
 # A run of library frames is cut to where it is now and to the call that the user made.
 _RUN_HEAD, _RUN_TAIL = 6, 2
 _OUTER, _INNER = 20, 40
+# Inductor writes a file for each compile, so a program can have ever new ones.
+_MAX_KNOWN = 4096
 
 _own = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 _stdlib = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # noqa: PTH100, PTH120
@@ -64,6 +66,8 @@ def is_user_file(path: str) -> bool:
         return path.startswith(_TYPED_IN)
     known = _known.get(path)
     if known is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
         known = _known[path] = _is_user_file(path)
     return known
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -51,6 +53,41 @@ def code_of(function: Any) -> tuple[CodeType | None, Any]:
         return code, None
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A frame that dynamo is about to compile.
+
+    Attributes:
+        code: its code object.
+        target: whom that stands in for (see ``code_of``).
+        missed: it has cache entries, none of which fitted.
+    """
+
+    code: CodeType
+    target: Any
+    missed: bool
+
+
+def wanted_compile(caller: FrameType) -> Wanted | None:
+    """What dynamo wants to compile where ``caller`` takes the compile lock; None if nothing.
+
+    ``CatchErrorsWrapper.__call__`` of ``torch._dynamo.convert_frame`` is what dynamo calls for a
+    frame that no entry fits: with the frame and the first of its entries, which is None if it has
+    none.
+    """
+    if caller.f_code.co_name != "__call__":
+        return None
+    variables = caller.f_locals
+    frame: Any = variables.get("frame")
+    code = getattr(frame, "f_code", None)
+    if not isinstance(code, CodeType) or "cache_entry" not in variables:
+        return None
+    target = None
+    if is_stand_in(code) and "fn" in frame.f_locals:
+        target = stand_in_target(frame.f_locals["fn"])
+    return Wanted(code, target, variables["cache_entry"] is not None)
+
+
 def is_stand_in(code: CodeType) -> bool:
     """Whether ``code`` is the one that ``wrap_inline``'s wrappers share."""
     return code.co_name == "inner" and _in_torch(
@@ -93,6 +130,40 @@ def is_aot_runtime(code: CodeType) -> bool:
     return _in_torch(code, symbols.AOT_RUNTIME)
 
 
+def memory_of(code: CodeType) -> str:
+    """What a frame of torch's ``flex_attention`` takes a lot of memory for; empty if for nothing.
+
+    ``dense_attention``, ``dense_backward`` or ``block_mask``, which hold B x H x Q x KV elements.
+    """
+    what = symbols.MEMORY_FRAMES.get(code.co_name, "")
+    return what if what and _in_torch(code, symbols.FLEX_FILES) else ""
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
+    """Whether a compiled graph of the program called the first of ``frames``, innermost first.
+
+    Going outwards to the nearest ``compile_wrapper``: an uncompiled ``flex_attention`` call
+    compiles a wrapper of its own around the operator, which is no compile of the program's. With
+    no ``compile_wrapper`` below (a backward graph), AOTAutograd's frames tell a compiled one.
+    """
+    graph = aot = False
+    for frame in frames:
+        code = frame.f_code
+        if is_compile_wrapper(code):
+            compiled, _ = code_of(compiled_function(frame))
+            return graph and not (compiled is not None and is_hop_wrapper(compiled))
+        graph = graph or runs_graph(code)
+        aot = aot or is_aot_runtime(code)
+    return aot
+
+
 def is_limit_hit(error: BaseException) -> bool:
     """Whether a compile failed because of ``recompile_limit`` or ``accumulated_recompile_limit``.
 
@@ -103,6 +174,23 @@ def is_limit_hit(error: BaseException) -> bool:
         return True
     # The one failure for which dynamo keeps running the entries it has (RUN_ONLY) is this one.
     return symbols.LIMIT_EXCEEDED in str(error)
+
+
+def route_of_failure(error: BaseException, *, fullgraph: bool) -> str:
+    """How a failed compile makes the call run eager; empty if it raises instead.
+
+    ``recompile_limit``, ``unsupported`` (what dynamo takes for a graph break) or
+    ``suppressed_error``, as ``ConvertFrame.__call__`` in ``torch/_dynamo/convert_frame.py`` decides
+    it; under ``fullgraph`` that class is not used.
+    """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if fullgraph or kinds & symbols.HARD_FAILURES:
+        return ""
+    if is_limit_hit(error):
+        return "recompile_limit"
+    if kinds & symbols.SOFT_FAILURES:
+        return "unsupported"
+    return "suppressed_error" if symbols.SUPPRESS_ERRORS.find(default=False) else ""
 
 
 def is_fake(tensor: Any) -> bool:

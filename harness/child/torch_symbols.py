@@ -96,6 +96,7 @@ SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
 SKIP_FILES_CHECK = Symbol("torch._dynamo.trace_rules", "check_file")
 DYNAMO_CONFIG = Symbol(_CONFIG, "_config")
 RECOMPILE_LIMIT = Symbol(_CONFIG, "recompile_limit")
+SUPPRESS_ERRORS = Symbol(_CONFIG, "suppress_errors")
 COMPILE_DURING_FX_TRACE = Symbol(_CONFIG, "force_compile_during_fx_trace")
 ERROR_DURING_FX_TRACE = Symbol(_CONFIG, "error_on_nested_fx_trace")
 CONFIG_UNSET = Symbol("torch.utils._config_module", "_UNSET_SENTINEL")
@@ -108,6 +109,14 @@ CACHE_ENTRIES = Symbol(_EVAL, "_debug_get_cache_entry_list")
 GLOBAL_STATE = Symbol("torch._C._dynamo.guards", "GlobalStateGuard")
 INSTALL_CALLBACKS = Symbol("torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks")
 LAZY_BACKWARD = Symbol("torch._dynamo.callback", "CallbackTrigger.LAZY_BACKWARD")
+
+STANCE = Symbol("torch._dynamo.eval_frame", "_stance")  # one for the process
+SET_STANCE = Symbol("torch._dynamo.eval_frame", "_set_stance")
+SET_STANCE_BY_NAME = Symbol("torch._dynamo.decorators", "_set_stance")  # imported by value
+_MODES = "torch.utils._python_dispatch"
+PUSH_MODE = Symbol(_MODES, "_push_mode")
+ANY_DISPATCH_MODE = Symbol(_MODES, "any_torch_dispatch_mode_on_stack")
+DISPATCH_MODES = Symbol(_MODES, "_get_current_dispatch_mode_stack")
 
 RUN_BACKWARD = Symbol("torch.autograd.graph", "_engine_run_backward")
 RUN_BACKWARD_BY_NAME = Symbol("torch.autograd", "_engine_run_backward")  # imported by value
@@ -133,6 +142,24 @@ TRACE_LOGGER = "torch.__trace"
 #: The attribute by which dynamo is told to trace another function in a wrapper's stead.
 INLINE_INSTEAD = "_torchdynamo_inline"
 
+INIT_CUDA_CALL = Symbol("torch.cuda", "_lazy_call")  # runs it once CUDA is initialised
+OOM_OBSERVER = Symbol("torch._C", "_cuda_attach_out_of_memory_observer")
+
+# Functions of torch's flex_attention that hold B x H x Q x KV elements, and what for.
+MEMORY_FRAMES = {
+    "math_attention": "dense_attention",
+    "sdpa_dense_backward": "dense_backward",
+    "create_mask": "block_mask",
+    "create_block_mask": "block_mask",
+    "_convert_mask_to_block_mask": "block_mask",
+}
+FLEX_FILES = (
+    os.path.join("_higher_order_ops", "flex_attention.py"),  # noqa: PTH118
+    os.path.join("nn", "attention", "flex_attention.py"),  # noqa: PTH118
+)
+#: Parameters of create_mask and create_block_mask.
+MASK_SIZES = ("B", "H", "Q_LEN", "KV_LEN")
+
 HOP_WRAPPER = "_flex_attention_hop_wrapper"
 MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
 # What dynamo does with a whole file is decided by these folders of torch: the first hold functions
@@ -145,6 +172,14 @@ GRAPH_RUNNERS = (
 )
 AOT_RUNTIME = GRAPH_RUNNERS[:1]
 LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
+# Failed compiles that dynamo makes nothing of but to run the frame eager, and those that it raises
+# whatever is set (torch/_dynamo/convert_frame.py, ConvertFrame.__call__).
+SOFT_FAILURES = frozenset({"Unsupported", "UserError"})
+HARD_FAILURES = frozenset(
+    {"UncapturedHigherOrderOpError", "ResumePrologueTracingError", "FailOnRecompileLimitHit"}
+)
+#: What ``stance`` calls the default stance with guards skipped.
+SKIP_GUARDS = "skip_guard_eval_unsafe"
 GENERATED_GRAPH = "<eval_with_key>"
 # Tensors that stand for others while torch traces: nothing is computed.
 FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
@@ -283,3 +318,24 @@ def config_overrides() -> dict[str, Any]:
         if value is not unset and value != entry.default:
             values[name] = value
     return values
+
+
+def stance() -> str:
+    """Name of the stance in force, which is one for the process; empty: the default.
+
+    The default one with ``skip_guard_eval_unsafe`` has that option's name.
+    """
+    found = STANCE.find()
+    if found is None:
+        return ""
+    if found.stance != "default":
+        return str(found.stance)
+    return SKIP_GUARDS if found.skip_guard_eval_unsafe else ""
+
+
+def dispatch_modes() -> list[str]:
+    """Names of the calling thread's dispatch modes for which dynamo leaves a call to Python."""
+    if not ANY_DISPATCH_MODE.get()():
+        return []
+    modes = DISPATCH_MODES.get()()
+    return [type(mode).__name__ for mode in modes if not mode.is_infra_mode()]

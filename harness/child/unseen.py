@@ -10,12 +10,18 @@ from .probes import Unavailable
 
 # Modules of this package that call nothing of the program's.
 _DEAD_ENDS = (
+    "bounds",
     "caches",
     "codes",
     "context",
     "detail",
     "errors",
+    "following",
     "gpus",
+    "memory",
+    "memory_use",
+    "out_of_memory",
+    "log",
     "nesting",
     "recorder",
     "session",

@@ -1,18 +1,27 @@
 """``diagnose``: from a run folder to a report."""
 
 import itertools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from harness.causes import CAUSES
-from harness.causes.base import Cause, Found
-from harness.causes.cr401_dense_attention import total
-from harness.causes.errors import explained, torchs_own
+from harness.causes.base import Cause, Explanation, Found
+from harness.causes.errors import explained
 from harness.causes.lost_options import lost_options
-from harness.diagnosis import chain, coverage, gaps, headline, people, verdict
+from harness.diagnosis import (
+    chain,
+    counts,
+    coverage,
+    gaps,
+    headline,
+    memory,
+    people,
+    reading,
+    verdict,
+)
 from harness.diagnosis.gaps import Expectations
-from harness.diagnosis.report import Counts, Environment, Note, Report
+from harness.diagnosis.report import Environment, Finding, Note, Report
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
 
@@ -45,21 +54,18 @@ def diagnose(
     timelines = recording.timelines()
     explanations = [cause.EXPLANATION for cause in causes]
     found, notes = _ask_all(timelines, causes)
-    by_code = {explanation.code: explanation for explanation in explanations}
-    findings = [f for pid, own in found.items() for f in chain.draw(own, by_code, pid)]
-    findings.sort(key=lambda finding: not finding.root)
+    findings = _draw(found, explanations)
     unwatched = gaps.gaps(recording, timelines, explanations)
     unmet = gaps.unmet(expectations, timelines)
     accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
-    counts = _counts(timelines, accounted)
+    totals = counts.count(timelines, accounted)
     decided = verdict.decide(
-        readable=any(timeline.header is not None for timeline in timelines),
+        readable=bool(timelines),
         findings=findings,
         gaps=unwatched,
         unmet=unmet,
-        compiled_calls=counts.threads_with_compiled_calls,
+        compiled_calls=totals.threads_with_compiled_calls,
     )
-    said = headline.sentences(found)
     missing = [*unwatched, *unmet]
     return Report(
         verdict=decided,
@@ -67,19 +73,20 @@ def diagnose(
         headline=headline.headline(
             decided,
             findings=findings,
-            said=said,
+            said=headline.sentences(found),
             timelines=timelines,
-            counts=counts,
+            counts=totals,
             missing=missing,
             ended=recording.ended,
         ),
         findings=tuple(findings),
         notes=tuple(notes),
-        counts=counts,
+        counts=totals,
         coverage=_join(coverage.coverage(timeline) for timeline in timelines),
         caches=_join(coverage.caches(timeline) for timeline in timelines),
         errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
         threads=_join(people.threads(timeline) for timeline in timelines),
+        memory=_join(memory.memory(t, found[t.pid]) for t in timelines),
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
@@ -99,9 +106,18 @@ def _ask_all(
     notes: list[Note] = []
     for timeline in timelines:
         found[timeline.pid], own = _ask(timeline, causes)
-        notes += [*own, *lost_options(timeline)]
+        notes += [*own, *lost_options(timeline), *reading.notes(timeline)]
     _drop_bare_exit(found, timelines)
     return found, notes
+
+
+def _draw(
+    found: Mapping[int, Sequence[Found]], explanations: Iterable[Explanation]
+) -> list[Finding]:
+    """Every process's findings with their chains, roots first."""
+    by_code = {explanation.code: explanation for explanation in explanations}
+    findings = [f for pid, own in found.items() for f in chain.draw(own, by_code, pid)]
+    return sorted(findings, key=lambda finding: not finding.root)
 
 
 def _ask(timeline: Timeline, causes: Iterable[Cause]) -> tuple[list[Found], list[Note]]:
@@ -118,27 +134,7 @@ def _drop_bare_exit(found: Mapping[int, list[Found]], timelines: Sequence[Timeli
     """A launcher's exit code tells nothing that the processes it started do not tell better."""
     if any(found[timeline.pid] for timeline in timelines[1:]):
         main = found[timelines[0].pid]
-        main[:] = [f for f in main if not (f.code == "CR905" and not f.explains)]
-
-
-def _counts(timelines: Sequence[Timeline], accounted: Mapping[int, Container[int]]) -> Counts:
-    histories = [history for timeline in timelines for history in timeline.program_codes()]
-    return Counts(
-        compiles=sum(len(history.compiles) for history in histories),
-        compiles_after_warmup=sum(len(history.after_warmup()) for history in histories),
-        threads_with_compiled_calls=sum(len(t.workload_threads()) for t in timelines),
-        threads_with_backward=sum(
-            bool(thread.backwards) and not thread.autograd
-            for timeline in timelines
-            for thread in timeline.threads.values()
-        ),
-        fallbacks=sum(total(timeline.dense) for timeline in timelines),
-        thread_errors=sum(
-            error.seq in accounted[timeline.pid] or not torchs_own(timeline, error)
-            for timeline in timelines
-            for error in timeline.errors
-        ),
-    )
+        main[:] = [finding for finding in main if not finding.only_exit]
 
 
 def _environment(timelines: Sequence[Timeline]) -> Environment:
@@ -162,4 +158,6 @@ def _environment(timelines: Sequence[Timeline]) -> Environment:
         processes=tuple(timeline.pid for timeline in timelines),
         job_id=data.job_id,
         env=data.env,
+        memory_cap=data.memory_cap,
+        home=data.home,
     )

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from harness.causes.base import Explanation, Found
-from harness.diagnosis.report import Finding
+from harness.diagnosis.report import Finding, Statement
+
+MAX_STATEMENTS = 64
 
 
 def draw(
@@ -63,17 +65,27 @@ def _finding(
 ) -> Finding:
     finding = found[number]
     explanation = explanations[finding.code]
-    evidence = {seq for statement in finding.statements for seq in statement.evidence}
+    statements = _some(finding.statements)
+    evidence = {seq for statement in statements for seq in statement.evidence}
     return Finding(
         code=finding.code,
         title=explanation.title,
         root=not follows[number],
         pid=pid,
         follows_from=tuple(dict.fromkeys(found[cause].code for cause in follows[number])),
-        statements=finding.statements,
+        statements=statements,
         evidence=tuple(sorted(evidence)),
         remedy=finding.remedy or explanation.remedy,
         threads=finding.threads,
         stacks=tuple(stack for stack in finding.stacks if stack.frames),
         shared_state=finding.shared_state,
     )
+
+
+def _some(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements, unless hundreds of threads have one each."""
+    more = statements[MAX_STATEMENTS:]
+    if not more:
+        return statements
+    text = f"Of {len(more):,} more threads or calls the same could be said."
+    return (*statements[:MAX_STATEMENTS], Statement(text, more[0].certainty, more[0].evidence))

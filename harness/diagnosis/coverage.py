@@ -1,7 +1,11 @@
 """The coverage and cache sections: what the warm-up compiled, who missed it, and why."""
 
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+
 from harness.causes import words
-from harness.causes.judging import Judgement, judgement_of, leader_of, repeats, seqs_of
+from harness.causes.judging import Judgement, judgement_of, seqs_of
 from harness.diagnosis.report import (
     CacheVariant,
     Certainty,
@@ -14,22 +18,36 @@ from harness.diagnosis.report import (
 )
 from harness.events.values import CacheEntry, Code, Context
 from harness.timeline.contexts import describe, difference, shapes
-from harness.timeline.model import CodeHistory, Compile, Uncovered
+from harness.timeline.history import CodeHistory
+from harness.timeline.model import Compile, Uncovered
 from harness.timeline.reasons import THREAD_STATE
+from harness.timeline.repeats import repeats
 from harness.timeline.timeline import Timeline
 
 MAX_VARIANTS = 32
 MAX_REASONS = 4
+MAX_CODES = 256
+MAX_THREADS = 256
 
 
 def coverage(timeline: Timeline) -> list[CodeCoverage]:
     """Coverage of every compiled code object of the program's, in order of appearance."""
-    return [_coverage(timeline, history) for history in timeline.program_codes()]
+    return [_coverage(timeline, history) for history in shown(timeline)]
 
 
 def caches(timeline: Timeline) -> list[CodeCache]:
     """The cache of every compiled code object of the program's."""
-    return [_cache(timeline, history) for history in timeline.program_codes() if history.compiles]
+    return [_cache(timeline, history) for history in shown(timeline) if history.compiles]
+
+
+def shown(timeline: Timeline) -> list[CodeHistory]:
+    """The code objects that are listed: where they are too many, those that more threads called."""
+    found = list(timeline.program_codes())
+    if len(found) <= MAX_CODES:
+        return found
+    by_threads = sorted(found, key=lambda history: len(history.sightings), reverse=True)
+    chosen = {id(history) for history in by_threads[:MAX_CODES]}
+    return [history for history in found if id(history) in chosen]
 
 
 def code_ref(code: Code) -> CodeRef:
@@ -40,9 +58,20 @@ def code_ref(code: Code) -> CodeRef:
 def _coverage(timeline: Timeline, history: CodeHistory) -> CodeCoverage:
     warmup = tuple(_variant(timeline, c) for c in history.warmup()[:MAX_VARIANTS])
     tids = sorted(history.sightings, key=lambda tid: history.sightings[tid].t0)
-    threads = tuple(_thread(timeline, history, tid) for tid in tids)
+    calls: dict[int, list[Uncovered]] = defaultdict(list)
+    for call in history.uncovered:
+        calls[call.tid].append(call)
+    makers = {compile_.tid for compile_ in history.warmup()}
+    threads = tuple(
+        _thread(timeline, history, tid, calls[tid], makes_warmup=tid in makers)
+        for tid in tids[:MAX_THREADS]
+    )
     return CodeCoverage(
-        code=code_ref(history.code), pid=timeline.pid, warmup=warmup, threads=threads
+        code=code_ref(history.code),
+        pid=timeline.pid,
+        warmup=warmup,
+        threads=threads,
+        left_out=max(len(tids) - MAX_THREADS, 0),
     )
 
 
@@ -57,23 +86,27 @@ def _variant(timeline: Timeline, compile_: Compile) -> Variant:
     )
 
 
-def _thread(timeline: Timeline, history: CodeHistory, tid: int) -> ThreadCoverage:
-    warm = {id(compile_) for compile_ in history.warmup()}
-    own = [call for call in history.uncovered if call.tid == tid]
-    uncovered = [call for call in own if call.compile is None or id(call.compile) not in warm]
+def _thread(
+    timeline: Timeline,
+    history: CodeHistory,
+    tid: int,
+    own: list[Uncovered],
+    *,
+    makes_warmup: bool,
+) -> ThreadCoverage:
+    uncovered = [call for call in own if not history.made_in_warmup(call.compile)]
     context = _context(timeline, history, tid, uncovered or own)
-    if tid in timeline.autograd:
+    if timeline.is_autograd(tid):
         return _autograd(timeline, history, tid, own, context)
     if uncovered:
         return _uncovered(timeline, history, tid, uncovered, context)
-    makes_warmup = any(compile_.tid == tid for compile_ in history.warmup())
     return ThreadCoverage(
         thread=words.ref(timeline, tid),
         state="warm-up" if makes_warmup else "covered",
         # That it neither missed nor compiled was seen only as far as misses are.
         certainty="observed" if makes_warmup else "inferred",
         context=describe(context),
-        compiles=sum(call.compile is not None for call in own),
+        compiles=_compiles(own),
         misses=history.sightings[tid].misses,
         evidence=(history.sightings[tid].seq,),
     )
@@ -94,7 +127,7 @@ def _uncovered(
         context=describe(context),
         differs=tuple(dict.fromkeys(text for j in judged for text in _differs(j))),
         misses=history.sightings[tid].misses,
-        compiles=sum(call.compile is not None for call in calls),
+        compiles=_compiles(calls),
         reasons=_reasons(calls),
         evidence=words.seqs(*(seqs_of(call) for call in calls)),
     )
@@ -114,17 +147,21 @@ def _autograd(
         certainty="inferred",
         context=describe(context),
         misses=seen.misses,
-        compiles=sum(call.compile is not None for call in calls),
+        compiles=_compiles(calls),
         reasons=_reasons(calls),
         behalf=words.refs(timeline, (thread.tid for thread in timeline.served_by(tid))),
         evidence=words.seqs((seen.seq,), *(seqs_of(call) for call in calls)),
     )
 
 
+def _compiles(calls: list[Uncovered]) -> int:
+    return sum(call.times for call in calls if call.compile is not None)
+
+
 def _reasons(calls: list[Uncovered]) -> tuple[str, ...]:
     compiles = [call.compile for call in calls if call.compile is not None]
     texts = (reason.text.strip() for compile_ in compiles for reason in compile_.reasons)
-    return tuple(dict.fromkeys(texts))[:MAX_REASONS]
+    return tuple(itertools.islice(dict.fromkeys(texts), MAX_REASONS))
 
 
 def _differs(judgement: Judgement) -> list[str]:
@@ -141,7 +178,7 @@ def _context(
     for call in calls:
         if call.context is not None:
             return call.context
-    for compile_ in history.compiles:
+    for compile_ in history.compiles if tid in history.makers else ():
         if compile_.tid == tid and compile_.context is not None:
             return compile_.context
     thread = timeline.threads.get(tid)
@@ -164,21 +201,33 @@ def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
             same = numbers.get(leaders[entry.compile_id]) if entry.compile_id in leaders else None
         digests.setdefault(entry.digest, number)
         numbers.setdefault(entry.compile_id, number)
-        variants.append(_cache_variant(timeline, entry, number, compile_, same))
+        if number < MAX_VARIANTS:
+            variants.append(_cache_variant(timeline, entry, number, compile_, same))
+    rejections = tuple(itertools.islice(_rejections(timeline, history), MAX_VARIANTS))
     return CodeCache(
         code=code_ref(history.code),
         pid=timeline.pid,
-        entries=tuple(variants[:MAX_VARIANTS]),
-        rejections=tuple(_rejections(timeline, history)[:MAX_VARIANTS]),
+        entries=tuple(variants),
+        rejections=rejections,
         complete=history.entries_at_end is not None,
+        left_out=len(entries) - len(variants) + history.entries_left_out + _more(timeline, history),
     )
+
+
+def _more(timeline: Timeline, history: CodeHistory) -> int:
+    """How many rejections are not listed."""
+    number = 0
+    for call in history.uncovered:
+        reasons = call.compile.reasons if call.compile else ()
+        number += len(reasons) or judgement_of(timeline, call) is not None
+    return max(number - MAX_VARIANTS, 0)
 
 
 def _leaders(history: CodeHistory) -> dict[str | None, str | None]:
     """Which compile each one is known to have repeated, by compile id."""
     found: dict[str | None, str | None] = {}
     for call in history.uncovered:
-        leader = leader_of(history, call)
+        leader = call.leader
         if leader is None or call.compile is None:
             continue
         if repeats(leader, call.compile) != "call":
@@ -204,34 +253,28 @@ def _cache_variant(
     )
 
 
-def _rejections(timeline: Timeline, history: CodeHistory) -> list[Rejection]:
-    found = []
+def _rejections(timeline: Timeline, history: CodeHistory) -> Iterator[Rejection]:
     for call in history.uncovered:
         compile_ = call.compile
         if compile_ is not None and compile_.reasons:
-            found += [
-                Rejection(
+            for reason in compile_.reasons:
+                yield Rejection(
                     thread=words.ref(timeline, call.tid),
                     guard=_without_entry(reason.text, reason.entry),
                     entry=reason.entry,
                     evidence=words.seqs(seqs_of(call)),
                 )
-                for reason in compile_.reasons
-            ]
             continue
         judgement = judgement_of(timeline, call)
         if judgement is not None:
             certainty: Certainty = "inferred"
-            found.append(
-                Rejection(
-                    thread=words.ref(timeline, call.tid),
-                    guard="; ".join(_differs(judgement)),
-                    entry=judgement.entry.compile_id,
-                    certainty=certainty,
-                    evidence=words.seqs(seqs_of(call)),
-                )
+            yield Rejection(
+                thread=words.ref(timeline, call.tid),
+                guard="; ".join(_differs(judgement)),
+                entry=judgement.entry.compile_id,
+                certainty=certainty,
+                evidence=words.seqs(seqs_of(call)),
             )
-    return found
 
 
 def _without_entry(text: str, entry: str | None) -> str:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation
 from harness.causes.judging import judgements
+from harness.diagnosis import reading
 from harness.diagnosis.report import NotWatched
 from harness.events.ended import Ended
+from harness.events.files import ENDED
 from harness.timeline.reasons import Guard
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
@@ -30,6 +32,9 @@ _UNBUILT = {
 }
 """Thread state that can make threads miss and that no cause here looks at."""
 
+_LATER_PROBES = frozenset({"eager", "stance"})
+"""Probes that the first recordings were made without: what they did watch still counts."""
+
 
 def gaps(
     recording: Recording,
@@ -43,9 +48,10 @@ def gaps(
         found += _recorder(timeline)
         found += _detail(timeline)
         found += _unbuilt(timeline)
-    found += _reading(recording)
+        found += _schedule(timeline)
+    found += reading.gaps(recording, timelines)
     if timelines:
-        found += _ending(timelines[0], recording.ended)
+        found += _ending(timelines[0], recording)
     return list(dict.fromkeys(found))
 
 
@@ -81,7 +87,10 @@ def _probes(timeline: Timeline, explanations: Sequence[Explanation]) -> Iterator
         if name not in timeline.probes:
             codes = _codes(name, explanations)
             reason = "the recording says nothing of this probe"
-            yield NotWatched(name=name, state="absent", reason=reason, codes=codes)
+            later = name in _LATER_PROBES
+            yield NotWatched(
+                name=name, state="absent", reason=reason, codes=codes, decisive=not later
+            )
 
 
 def _codes(probe: str, explanations: Sequence[Explanation]) -> tuple[str, ...]:
@@ -94,6 +103,14 @@ def _recorder(timeline: Timeline) -> Iterator[NotWatched]:
         # A killed process may have numbered an event that it could not write any more.
         decisive = timeline.end_seq is not None
         yield NotWatched(name="recorder", state="lost", reason=reason, decisive=decisive)
+    for point, number in sorted(timeline.left_out.items()):
+        # What is left out is like thousands of events that were kept, so nothing hangs on it.
+        about = "" if timeline.end_seq is not None else "at least "
+        reason = (
+            f"{about}{words.count(number, 'event')} of process {timeline.pid} left out: there were "
+            "thousands like them, and the recording is bounded"
+        )
+        yield NotWatched(name=point, state="left out", reason=reason, decisive=False)
 
 
 def _detail(timeline: Timeline) -> Iterator[NotWatched]:
@@ -127,39 +144,40 @@ def _unbuilt(timeline: Timeline) -> Iterator[NotWatched]:
             yield NotWatched(name=code, state="not built", reason=reason, codes=(code,))
 
 
-def _reading(recording: Recording) -> Iterator[NotWatched]:
-    lines = recording.lines
-    if lines.damaged:
-        reason = f"{words.count(lines.damaged, 'line')} of the recording cannot be read"
-        yield NotWatched(name="recording", state="damaged", reason=reason)
-    for point, number in sorted(lines.unknown.items()):
-        reason = f"{words.count(number, 'event')} of a point that this version does not know"
-        yield NotWatched(name=point, state="unknown", reason=reason, decisive=False)
-    if recording.deleted_segments:
-        reason = (
-            f"{words.count(recording.deleted_segments, 'segment')} of steady events (steps) were "
-            "deleted to stay within the size limit"
-        )
-        yield NotWatched(name="steady events", state="deleted", reason=reason, decisive=False)
+def _schedule(timeline: Timeline) -> Iterator[NotWatched]:
+    """What of a schedule did not happen."""
+    schedule = timeline.schedule
+    if schedule is None or schedule.state == "done":
+        return
+    if schedule.strategy != "holds":
+        if timeline.end_seq is None:
+            reason = "the program ended before its schedule did"
+            yield NotWatched(name="schedule", state="not reached", reason=reason, decisive=False)
+        return
+    reached = max(schedule.reached, len(timeline.passes))
+    if reached >= len(schedule.holds):
+        return  # the process died with its last hold passed
+    state = "impossible" if schedule.state == "impossible" else "not reached"
+    why = schedule.reason or "the process ended first"
+    hold = f"hold {reached + 1} of {len(schedule.holds)}, {schedule.holds[reached]},"
+    yield NotWatched(name="schedule", state=state, reason=f"{hold} {state}: {why}")
 
 
-def _ending(main: Timeline, ended: Ended | None) -> Iterator[NotWatched]:
+def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
     name, state = "the program's end", "not reached"
+    ended = recording.ended
     if ended is None:
         if main.end_seq is None:
-            reason = "how the program ended is not known, and the recording has no end"
+            why = (
+                f"{ENDED} cannot be read"
+                if ENDED in recording.unreadable
+                else f"no {ENDED} is there"
+            )
+            reason = f"how the program ended is not known ({why}), and the recording has no end"
             yield NotWatched(name=name, state=state, reason=reason)
         return
-    if ended.deadline_hit and not ended.idle_at_deadline:
-        reason = f"it was still busy at the time limit of {ended.timeout_s:g} s"
-        yield NotWatched(name=name, state=state, reason=reason)
-    elif ended.killed_from_outside:
-        by = ended.signal_name or "a signal"
-        yield NotWatched(name=name, state=state, reason=f"it was killed from outside by {by}")
-    elif ended.interrupted:
-        yield NotWatched(name=name, state=state, reason="it was interrupted from the keyboard")
-    elif ended.exit_code == 0 and main.end_seq is None:
-        reason = "it ended with exit code 0 without running its exit handlers (os._exit)"
+    reason = _not_reached(main, ended)
+    if reason:
         yield NotWatched(name=name, state=state, reason=reason)
     if ended.disk_full:
         reason = "the disk was full: later events may be missing"
@@ -167,3 +185,27 @@ def _ending(main: Timeline, ended: Ended | None) -> Iterator[NotWatched]:
     if ended.child_failure:
         reason = ended.child_failure.strip().splitlines()[-1]
         yield NotWatched(name="the watch", state="failed", reason=reason)
+
+
+def _not_reached(main: Timeline, ended: Ended) -> str:
+    """Why the program did not come to an end of its own; empty if it did."""
+    busy = ended.deadline_hit and not ended.idle_at_deadline
+    reasons = (
+        (busy, f"it was still busy at the time limit of {ended.timeout_s:g} s"),
+        (ended.stopped_on, f"it was ended early, as was asked for: {ended.stopped_on}"),
+        (ended.parent_killed, "the harness was killed while it ran, and its guardian ended it"),
+        (ended.told_to_end, f"the harness was told to end by {ended.told_to_end}"),
+        (
+            ended.killed_from_outside,
+            f"it was killed from outside by {ended.signal_name or 'a signal'}",
+        ),
+        (ended.interrupted, "it was interrupted from the keyboard"),
+        (
+            ended.exit_code == 0 and main.end_seq is None,
+            (
+                "it ended with exit code 0, but its recording has no end: it left past Python's "
+                "exit handlers, or the recording was cut short"
+            ),
+        ),
+    )
+    return next((reason for holds, reason in reasons if holds), "")

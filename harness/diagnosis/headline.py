@@ -61,12 +61,39 @@ def _failed(
     why = ended.child_failure.strip().splitlines() if ended else []
     if why:
         return f"The program was not watched: {why[-1]}"
-    if ended is None or timelines or any(gap.state == "damaged" for gap in missing):
-        return "The recording cannot be read: it has no header."
-    return (
-        "The program was not watched: its interpreter did not load the watch "
-        "(PYTHONPATH or sitecustomize)."
+    if timelines or any(gap.state in {"damaged", "cut"} for gap in missing):
+        return f"The recording cannot be read: it has no header.{_and_ended(ended)}"
+    empty = any(gap.state == "empty" for gap in missing)
+    if ended is None:
+        return "The recording is empty." if empty else "There is no recording."
+    killed = ended.signal is not None or ended.parent_killed
+    reasons = (
+        (killed, f".{_and_ended(ended)} Nothing had been recorded by then."),
+        (ended.disk_full, f": the disk was full.{_and_ended(ended)}"),
+        (empty, f": its recording is empty.{_and_ended(ended)}"),
+        (
+            True,
+            (
+                ": its interpreter did not load the watch (PYTHONPATH or sitecustomize), or the "
+                f"recording is gone.{_and_ended(ended)}"
+            ),
+        ),
     )
+    return "The program was not watched" + next(reason for holds, reason in reasons if holds)
+
+
+def _and_ended(ended: Ended | None) -> str:
+    """How the program ended, as a sentence after another one."""
+    if ended is None:
+        return ""
+    after = f"after {ended.wall_s:.1f} s"
+    if ended.parent_killed:
+        return f" The harness itself was killed {after}."
+    if ended.signal is None:
+        return f" It ended with exit code {ended.exit_code} {after}."
+    name = ended.signal_name or f"signal {ended.signal}"
+    outside = " from outside" if ended.killed_from_outside else ""
+    return f" {name}{outside} ended it {after}."
 
 
 def _found(findings: Sequence[Finding], said: Mapping[tuple[int, str], str]) -> str:

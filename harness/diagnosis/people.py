@@ -1,6 +1,7 @@
 """The sections on threads and on errors."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from harness.causes import versions, words
@@ -9,6 +10,9 @@ from harness.diagnosis.report import ErrorReport, LadderStep, ThreadReport
 from harness.timeline.contexts import describe
 from harness.timeline.model import Config, ErrorSeen, Rung, Thread
 from harness.timeline.timeline import Timeline
+
+MAX_THREADS = 1024
+"""So many threads of a process are listed."""
 
 Role = Literal["main", "workload", "autograd", "other"]
 
@@ -20,7 +24,8 @@ def threads(timeline: Timeline) -> list[ThreadReport]:
         timeline.threads.values(),
         key=lambda thread: (order[role(timeline, thread)], thread.first_call or 0, thread.t0),
     )
-    return [_thread(timeline, thread) for thread in found]
+    seen = _Seen(timeline)
+    return [_thread(timeline, thread, seen) for thread in found[:MAX_THREADS]]
 
 
 def role(timeline: Timeline, thread: Thread) -> Role:
@@ -32,6 +37,13 @@ def role(timeline: Timeline, thread: Thread) -> Role:
     return "workload" if thread.called_compiled else "other"
 
 
+def _behalf(timeline: Timeline, thread: Thread) -> Iterable[int]:
+    """For whom autograd's thread was seen to work; else for whom it may have."""
+    if not thread.autograd:
+        return ()
+    return thread.behalf or (t.tid for t in timeline.served_by(thread.tid))
+
+
 def errors(timeline: Timeline, explained: Mapping[int, tuple[str, ...]]) -> list[ErrorReport]:
     """Every error that ended a thread, a future's call or the program, in order of time."""
     return [
@@ -40,21 +52,41 @@ def errors(timeline: Timeline, explained: Mapping[int, tuple[str, ...]]) -> list
     ]
 
 
-def _thread(timeline: Timeline, thread: Thread) -> ThreadReport:
-    history = [h for h in timeline.program_codes() if thread.tid in h.sightings]
-    compiles = sum(c.on == thread.tid for h in timeline.program_codes() for c in h.compiles)
+class _Seen:
+    """What all threads did with compiled code, counted once for all."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.compiles: Counter[int] = Counter()
+        self.misses: Counter[int] = Counter()
+        for history in timeline.program_codes():
+            for compile_ in history.compiles:
+                self.compiles[compile_.on] += compile_.times
+            for tid, sighting in history.sightings.items():
+                self.misses[tid] += sighting.misses
+        contexts = [t.context.config for t in timeline.threads.values() if t.context]
+        # Values that all threads saw, as Python compares them.
+        first, *others = contexts or [{}]
+        self.common = {
+            key: value
+            for key, value in first.items()
+            if all(key in config and config[key] == value for config in others)
+        }
+
+
+def _thread(timeline: Timeline, thread: Thread, seen: _Seen) -> ThreadReport:
     return ThreadReport(
         thread=words.ref(timeline, thread.tid),
         role=role(timeline, thread),
         created_by=None if thread.creator is None else words.ref(timeline, thread.creator),
         creation_stack=thread.creation,
         first_context="" if thread.context is None else describe(thread.context),
-        config=_config(timeline, thread),
-        behalf=words.refs(timeline, (t.tid for t in timeline.served_by(thread.tid))),
+        config=_config(timeline, thread, seen),
+        device=thread.device if thread.autograd else "",
+        behalf=words.refs(timeline, _behalf(timeline, thread)),
         compiled_calls=thread.called_compiled,
         backwards=thread.backwards,
-        compiles=compiles,
-        misses=sum(h.sightings[thread.tid].misses for h in history),
+        compiles=seen.compiles[thread.tid],
+        misses=seen.misses[thread.tid],
         steps=thread.steps,
         ladder=tuple(_step(timeline, rung) for rung in thread.ladder.rungs()),
         left_out=thread.ladder.left_out,
@@ -62,18 +94,13 @@ def _thread(timeline: Timeline, thread: Thread) -> ThreadReport:
     )
 
 
-def _config(timeline: Timeline, thread: Thread) -> Config:
+def _config(timeline: Timeline, thread: Thread, seen: _Seen) -> Config:
     own = dict(thread.context.config) if thread.context else {}
     if timeline.torch >= versions.CONFIG_PER_THREAD or timeline.torch == versions.UNKNOWN:
         return own
     # The config is the process's, so a value that only some threads saw is one that a call of
     # compiled code had patched in just then, and none of the thread's.
-    seen = [t.context.config for t in timeline.threads.values() if t.context]
-    return {
-        key: value
-        for key, value in own.items()
-        if all(key in config and config[key] == value for config in seen)
-    }
+    return {key: value for key, value in own.items() if key in seen.common}
 
 
 def _step(timeline: Timeline, rung: Rung) -> LadderStep:

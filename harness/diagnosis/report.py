@@ -9,6 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from harness.diagnosis.memory_report import Memory
+from harness.diagnosis.values import ThreadRef as ThreadRef  # noqa: PLC0414 - for who reads it here
+from harness.diagnosis.values import Value
 from harness.events.ended import Ended
 from harness.events.values import ErrorLink, Frame
 
@@ -16,18 +19,6 @@ REPORT_SCHEMA = 1
 
 Verdict = Literal["clean", "found", "incomplete", "failed", "nothing ran"]
 Certainty = Literal["observed", "inferred", "unknown"]
-
-
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every part of a report: immutable, compared by value."""
-
-
-class ThreadRef(Value, frozen=True):
-    """A thread of process ``pid``. Names are for people; ``tid`` is the native thread id."""
-
-    tid: int
-    name: str
-    pid: int
 
 
 class CodeRef(Value, frozen=True):
@@ -159,12 +150,16 @@ class ThreadCoverage(Value, frozen=True):
 
 
 class CodeCoverage(Value, frozen=True):
-    """Coverage of one compiled code object: what its warm-up compiled and how threads fared."""
+    """Coverage of one compiled code object: what its warm-up compiled and how threads fared.
+
+    ``left_out``: so many threads more than are listed called it.
+    """
 
     code: CodeRef
     pid: int
     warmup: tuple[Variant, ...]
     threads: tuple[ThreadCoverage, ...]
+    left_out: int = 0
 
 
 class CacheVariant(Value, frozen=True):
@@ -190,13 +185,17 @@ class Rejection(Value, frozen=True):
 
 
 class CodeCache(Value, frozen=True):
-    """The entries of one code object; ``complete``: read at the end of the program."""
+    """The entries of one code object; ``complete``: read at the end of the program.
+
+    ``left_out``: so many entries and rejections more than are listed, together.
+    """
 
     code: CodeRef
     pid: int
     entries: tuple[CacheVariant, ...]
     rejections: tuple[Rejection, ...] = ()
     complete: bool = False
+    left_out: int = 0
 
 
 class ErrorReport(Value, frozen=True):
@@ -239,17 +238,19 @@ class ThreadReport(Value, frozen=True):
     """One thread: who made it, its context and config at its first call, and what it did.
 
     ``role``: ``main``, ``workload`` (it called compiled code), ``autograd`` (runs backward for
-    those in ``behalf``) or ``other``. ``config`` holds non-default torch._dynamo.config values; up
-    to torch 2.11, where the config is the process's, only those that all threads saw. ``ladder`` is
-    in order of time; ``left_out`` counts steps left out of its middle.
+    those in ``behalf``, on ``device``) or ``other``. ``config`` holds non-default
+    torch._dynamo.config values; up to torch 2.11, where the config is the process's, only those
+    that all threads saw. ``ladder`` is in order of time; ``left_out`` counts steps left out of its
+    middle.
     """
 
     thread: ThreadRef
     role: Literal["main", "workload", "autograd", "other"]
+    device: str = ""
     created_by: ThreadRef | None = None
     creation_stack: tuple[Frame, ...] = ()
     first_context: str = ""
-    config: dict[str, bool | int | float | str | None] = {}
+    config: dict[str, bool | int | float | str | None] = {}  # noqa: RUF012 - msgspec copies it
     compiled_calls: bool = False
     backwards: int = 0
     compiles: int = 0
@@ -262,7 +263,11 @@ class ThreadReport(Value, frozen=True):
 
 
 class Environment(Value, frozen=True):
-    """Where the run took place, from the recording's header. Empty strings: not known."""
+    """Where the run took place, from the recording's header. Empty strings: not known.
+
+    ``memory_cap``: the bound in bytes that was asked for. ``home`` is the user's home folder; ``~``
+    once the report has been made safe to share.
+    """
 
     torch: str = ""
     triton: str = ""
@@ -278,7 +283,17 @@ class Environment(Value, frozen=True):
     started_unix: float = 0.0
     processes: tuple[int, ...] = ()
     job_id: str = ""
-    env: dict[str, str] = {}
+    memory_cap: int | None = None
+    env: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+    home: str = ""
+
+
+class SourceLine(Value, frozen=True):
+    """A line of the program's source, without its indentation, as it was when the run began."""
+
+    file: str
+    line: int
+    text: str
 
 
 class NotWatched(Value, frozen=True):
@@ -300,7 +315,8 @@ class Report(Value, frozen=True):
     """One run's diagnosis.
 
     ``replay`` is the command that repeats the run; may be empty. ``expected_threads``: so many
-    threads had to call compiled code and backward for the verdict to count.
+    threads had to call compiled code and backward for the verdict to count. ``source`` has the
+    lines of the frames shown, as far as they could be read.
     """
 
     verdict: Verdict
@@ -314,11 +330,13 @@ class Report(Value, frozen=True):
     caches: tuple[CodeCache, ...] = ()
     errors: tuple[ErrorReport, ...] = ()
     threads: tuple[ThreadReport, ...] = ()
+    memory: tuple[Memory, ...] = ()
     environment: Environment = Environment()
     not_watched: tuple[NotWatched, ...] = ()
     ended: Ended | None = None
     replay: str = ""
     expected_threads: int | None = None
+    source: tuple[SourceLine, ...] = ()
 
 
 def dumps(report: Report) -> bytes:

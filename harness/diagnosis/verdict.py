@@ -26,7 +26,7 @@ def decide(
     """What a run comes to: failed over found over incomplete over clean.
 
     Args:
-        readable: the recording has a header.
+        readable: something of the recording could be read.
         findings: what was found.
         gaps: what was not watched.
         unmet: expectations that were not met.

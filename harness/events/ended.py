@@ -4,9 +4,32 @@ from pathlib import Path
 
 import msgspec
 
-from harness.events.files import ENDED, write_whole
+from harness.child.privacy import mask, mask_argv
+from harness.events.files import ENDED, read_whole, write_whole
 
 ENDED_SCHEMA = 1
+
+
+class ThreadWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What one thread stood in before the process was ended, read off its stack.
+
+    Attributes:
+        pid, tid, thread: whose; ``tid`` is the native thread id, 0 where only the child's own
+            faulthandler spoke, which does not tell it.
+        what: what it waits for, such as ``an item of a queue``, or what the
+            program calls the lock; empty: not known.
+        read: ``what`` was read off the source line and not off the frame that waits.
+        function, file, line: the innermost frame of the program's own, or else the innermost one.
+    """
+
+    pid: int
+    tid: int
+    thread: str
+    what: str = ""
+    read: bool = False
+    function: str = ""
+    file: str = ""
+    line: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,17 +42,31 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         idle_at_deadline: whether the process tree used next to no CPU and recorded nothing in the
             last two seconds before the deadline; None where the deadline was not reached.
         killed_from_outside: a signal that no crash raises (SIGKILL, SIGTERM, SIGHUP, ...) ended
-            it and the parent did not send it, or the parent was told to end it (SIGTERM, SIGHUP).
+            it and the parent did not send it, or the parent was told to end it (SIGTERM, SIGHUP),
+            or the parent itself was killed.
+        told_to_end: the signal by which the parent was told to end the program, such as
+            ``SIGTERM``; empty if it was not.
+        parent_killed: the parent was gone before the program's end was known, and its guardian
+            wrote this; neither exit code nor signal are then known.
+        sent: signals that the parent, or its guardian, sent to the program, in that order.
+        stopped_on: why the parent ended the program before its end, as was asked of it.
+        oom_kills: how many processes of the program's memory cgroup (or else of the machine, see
+            ``oom_counter``) the kernel killed for want of memory while the program ran; None where
+            no counter can be read.
+        oom_counter: the file that counts them.
         interrupted: the parent was interrupted from the keyboard (SIGINT) and passed it on.
         wall_s: seconds from the start to the end of the main process.
         started: UTC, ISO 8601.
         command: the child's command line.
-        stacks: at the deadline, every thread's stack as py-spy saw it, or else as the child's own
-            faulthandler wrote it; where there is none, why.
-        fatal_stacks: what faulthandler wrote when a fatal signal arrived; empty otherwise.
+        stacks: before the parent ended it (at the deadline, or told to), every thread's stack as
+            py-spy saw it, or else at the deadline as the child's own faulthandler wrote it; where
+            there is none, why.
+        waits: what each thread waited for, from the same stacks.
+        fatal_stacks: what faulthandler wrote when the signal that ended it arrived; empty if none
+            did or it could not write.
         stderr_tail: the end of what the program printed; empty if it was not captured.
         timeout_s: the deadline.
-        disk_full: the run folder's disk had no space left when the program ended.
+        disk_full: nothing could be written to the run folder when the program ended.
         leftovers: how many processes that the program had left behind were ended.
         child_failure: why the watch did not attach or stopped, if the child wrote that down.
         parent_version: version of the harness.
@@ -45,7 +82,14 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     started: str = ""
     command: list[str] = []
+    told_to_end: str = ""
+    parent_killed: bool = False
+    sent: list[str] = []
+    stopped_on: str = ""
+    oom_kills: int | None = None
+    oom_counter: str = ""
     stacks: str = ""
+    waits: list[ThreadWait] = []
     fatal_stacks: str = ""
     stderr_tail: str = ""
     timeout_s: float = 0.0
@@ -57,15 +101,27 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_ended(folder: Path, ended: Ended) -> None:
-    """Write ``ended.json`` so that a reader sees all of it or none. Raises OSError."""
-    text = msgspec.json.format(msgspec.json.encode(ended), indent=2).decode()
+    """Write ``ended.json``, masked, so that a reader sees all of it or none. Raises OSError."""
+    text = msgspec.json.format(msgspec.json.encode(_masked(ended)), indent=2).decode()
     write_whole(folder / ENDED, f"{text}\n")
 
 
 def read_ended(folder: Path) -> Ended | None:
     """Read ``ended.json``; None if there is none. Raises OSError, msgspec.DecodeError."""
     try:
-        raw = (folder / ENDED).read_bytes()
+        raw = read_whole(folder / ENDED)
     except FileNotFoundError:
         return None
     return msgspec.json.decode(raw, type=Ended)
+
+
+def _masked(ended: Ended) -> Ended:
+    """Without the secrets that a command line or what a program printed may hold."""
+    return msgspec.structs.replace(
+        ended,
+        command=mask_argv(ended.command),
+        stacks=mask(ended.stacks),  # py-spy begins with the command line
+        fatal_stacks=mask(ended.fatal_stacks),
+        stderr_tail=mask(ended.stderr_tail),
+        child_failure=mask(ended.child_failure),
+    )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.events.files import RUN, write_whole
+from harness.child.privacy import mask
+from harness.events.files import RUN, read_whole, write_whole
 
 RUN_SCHEMA = 1
 
@@ -22,6 +23,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             backward for the verdict to count; None: any number.
         started: UTC, ISO 8601.
         harness: version of the harness.
+        no_source: the report is to hold no lines of the program's source.
     """
 
     schema: int = RUN_SCHEMA
@@ -30,10 +32,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     replay: str = ""
     expected_threads: int | None = None
     started: str = ""
+    no_source: bool = False
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write ``run.json`` so that a reader sees all of it or none. Raises OSError."""
+    """Write ``run.json``, masked, so that a reader sees all of it or none. Raises OSError."""
+    run = msgspec.structs.replace(run, replay=mask(run.replay))
     text = msgspec.json.format(msgspec.json.encode(run), indent=2).decode()
     write_whole(folder / RUN, f"{text}\n")
 
@@ -41,7 +45,7 @@ def write_run(folder: Path, run: Run) -> None:
 def read_run(folder: Path) -> Run | None:
     """Read ``run.json``; None if there is none. Raises OSError, msgspec.DecodeError."""
     try:
-        raw = (folder / RUN).read_bytes()
+        raw = read_whole(folder / RUN)
     except FileNotFoundError:
         return None
     return msgspec.json.decode(raw, type=Run)

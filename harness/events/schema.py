@@ -9,13 +9,29 @@ from typing import Literal
 
 import msgspec
 
+from harness.events.calls import (
+    AutogradData,
+    BackwardCompileData,
+    BackwardData,
+    BlockMaskData,
+    CachesData,
+    CompileData,
+    CompileDetailData,
+    DenseAttentionData,
+    EagerData,
+    FxTraceData,
+    GuardMissData,
+    InvariantsData,
+    LockWaitData,
+    StanceData,
+    WrapperData,
+)
+from harness.events.memory import MemoryCapData, MemoryData, MemoryPeakData, OutOfMemoryData
+from harness.events.schedules import HoldPassData, ScheduleData
 from harness.events.values import (
-    CacheEntry,
-    Code,
-    Context,
     ErrorLink,
     Frame,
-    TensorInput,
+    Int,
 )
 
 SCHEMA_VERSION = 1
@@ -26,10 +42,10 @@ Edge = Literal["enter", "exit", "instant"]
 class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
     """What every line has. ``t_ns`` is CLOCK_MONOTONIC; ``tid`` is the native thread id."""
 
-    t_ns: int
-    seq: int
-    pid: int
-    tid: int
+    t_ns: Int
+    seq: Int
+    pid: Int
+    tid: Int
     thread: str
     edge: Edge = "instant"
     phase: str | None = None
@@ -38,16 +54,20 @@ class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
 
 
 class HeaderData(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions are what is installed for the child's interpreter; empty if not found."""
+    """Versions are what is installed for the child's interpreter; empty if not found.
 
-    schema: int
+    ``argv`` and ``env`` hold no secrets: they are masked. ``home`` is the user's home folder, which
+    reports shorten.
+    """
+
+    schema: Int
     harness: str
     python: str
     torch: str
     triton: str
     cuda: str
     platform: str
-    cpus: int
+    cpus: Int
     argv: tuple[str, ...]
     started_unix: float
     compile_detail: bool
@@ -55,7 +75,9 @@ class HeaderData(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str = ""
     cache_state: Literal["cold", "kept"] = "cold"
     job_id: str = ""
+    memory_cap: Int | None = None
     env: dict[str, str] = {}
+    home: str = ""
 
 
 class Header(BaseEvent, frozen=True, tag="header"):
@@ -91,11 +113,15 @@ class Gpu(BaseEvent, frozen=True, tag="gpu"):
 
 
 class ThreadStartData(msgspec.Struct, frozen=True, kw_only=True):
-    """``child_tid`` was started by the event's own thread; ``where`` is the creation stack."""
+    """``child_tid`` was started by the event's own thread; ``where`` is the creation stack.
 
-    child_tid: int
+    ``number``: the so manieth thread that the program started, from 1; 0: not known.
+    """
+
+    child_tid: Int
     name: str
     daemon: bool = False
+    number: Int = 0
 
 
 class ThreadStart(BaseEvent, frozen=True, tag="thread_start"):
@@ -117,7 +143,7 @@ class ThreadErrorData(msgspec.Struct, frozen=True, kw_only=True):
 
     via: Literal["main", "thread", "future"]
     chain: tuple[ErrorLink, ...]
-    future: int | None = None
+    future: Int | None = None
 
 
 class ThreadError(BaseEvent, frozen=True, tag="thread_error"):
@@ -129,7 +155,7 @@ class ThreadError(BaseEvent, frozen=True, tag="thread_error"):
 class FutureReadData(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked the future for its result or exception, so its error was seen."""
 
-    future: int
+    future: Int
 
 
 class FutureRead(BaseEvent, frozen=True, tag="future_read"):
@@ -138,38 +164,22 @@ class FutureRead(BaseEvent, frozen=True, tag="future_read"):
     data: FutureReadData
 
 
-class WrapperData(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry to ``compile_wrapper``; cached calls are recorded only when a thread is looked at.
-
-    A thread is looked at on its first call and for some calls after anything of note (a compile, a
-    miss) happened in any thread. ``fx_flag``: dynamo saw the FX-tracing flag set, so this call
-    raises or runs eager (``nested``). ``tracing_tids`` are the threads then inside an FX trace and
-    ``compiling_tids`` those inside a dynamo compile. ``context`` comes with a thread's first call.
-    """
-
-    code: Code | None = None
-    first: bool = False
-    fx_flag: bool = False
-    nested: Literal["", "raise", "eager"] = ""
-    tracing_tids: tuple[int, ...] = ()
-    compiling_tids: tuple[int, ...] = ()
-    context: Context | None = None
-    count: int = 1
-
-
 class Wrapper(BaseEvent, frozen=True, tag="wrapper"):
     """A call of compiled code. ``count``: so many like it by now in this thread."""
 
     data: WrapperData
 
 
-class GuardMissData(msgspec.Struct, frozen=True, kw_only=True):
-    """No entry of ``code`` (as far as it is known) fitted the call. ``entries``: how many exist."""
+class Eager(BaseEvent, frozen=True, tag="eager"):
+    """A call of compiled code that ran eager; ``where`` is where the call was made."""
 
-    code: Code | None = None
-    context: Context | None = None
-    entries: int | None = None
-    count: int = 1
+    data: EagerData
+
+
+class Stance(BaseEvent, frozen=True, tag="stance"):
+    """A thread set the stance, or set it back (thinned out)."""
+
+    data: StanceData
 
 
 class GuardMiss(BaseEvent, frozen=True, tag="guard_miss"):
@@ -178,37 +188,10 @@ class GuardMiss(BaseEvent, frozen=True, tag="guard_miss"):
     data: GuardMissData
 
 
-class LockWaitData(msgspec.Struct, frozen=True, kw_only=True):
-    """``owner_tid`` held the lock when the wait began."""
-
-    lock: str
-    owner_tid: int | None = None
-
-
 class LockWait(BaseEvent, frozen=True, tag="lock_wait"):
     """A wait for dynamo's compile lock; recorded only when the lock was taken."""
 
     data: LockWaitData
-
-
-class CompileData(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of dynamo's ``_compile``.
-
-    On enter: ``code``, ``context``, ``inputs``, ``entries`` (how many existed), ``limit`` (this
-    thread's recompile_limit). On exit: ``ok``, ``reasons`` (which guard of which entry rejected
-    the call, as torch words it), ``entry`` (the variant made), ``error``, ``limit_hit``.
-    """
-
-    code: Code
-    context: Context | None = None
-    inputs: tuple[TensorInput, ...] = ()
-    entries: int | None = None
-    limit: int | None = None
-    ok: bool | None = None
-    reasons: tuple[str, ...] = ()
-    entry: CacheEntry | None = None
-    error: str = ""
-    limit_hit: bool = False
 
 
 class Compile(BaseEvent, frozen=True, tag="dynamo_compile"):
@@ -217,29 +200,10 @@ class Compile(BaseEvent, frozen=True, tag="dynamo_compile"):
     data: CompileData
 
 
-class CompileDetailData(msgspec.Struct, frozen=True, kw_only=True):
-    """How many ``compilation_metrics`` records of forward compiles the trace log gave so far.
-
-    Written at the end (and when they first disagree): ``compiles`` calls of ``_compile`` that
-    ended by then. The two must agree, or the recording misses compiles.
-    """
-
-    metrics: int
-    compiles: int
-
-
 class CompileDetail(BaseEvent, frozen=True, tag="compile_detail"):
     """Cross-check of the two ways in which compiles are seen."""
 
     data: CompileDetailData
-
-
-class FxTraceData(msgspec.Struct, frozen=True, kw_only=True):
-    """``tracer`` is the tracer's class; ``in_compile``: on behalf of a dynamo compile."""
-
-    tracer: str
-    in_compile: bool = False
-    count: int = 1
 
 
 class FxTrace(BaseEvent, frozen=True, tag="fx_trace"):
@@ -248,28 +212,16 @@ class FxTrace(BaseEvent, frozen=True, tag="fx_trace"):
     data: FxTraceData
 
 
-class BackwardCompileData(msgspec.Struct, frozen=True, kw_only=True):
-    """A lazy backward compile; ``compile_id`` is its forward's.
-
-    ``behalf_tids``: the threads then inside a backward call. One thread is the caller; several
-    are candidates, since autograd's device thread serves them all.
-    """
-
-    behalf_tids: tuple[int, ...] = ()
-    ok: bool | None = None
-    error: str = ""
-
-
 class BackwardCompile(BaseEvent, frozen=True, tag="backward_compile"):
     """A backward graph compiled when backward first needed it."""
 
     data: BackwardCompileData
 
 
-class BackwardData(msgspec.Struct, frozen=True, kw_only=True):
-    """``count`` backward calls were made by this thread by now."""
+class Autograd(BaseEvent, frozen=True, tag="autograd"):
+    """A thread of C++ met compiled code, as autograd's device threads do (once for each behalf)."""
 
-    count: int = 1
+    data: AutogradData
 
 
 class Backward(BaseEvent, frozen=True, tag="backward"):
@@ -278,32 +230,10 @@ class Backward(BaseEvent, frozen=True, tag="backward"):
     data: BackwardData
 
 
-class DenseAttentionData(msgspec.Struct, frozen=True, kw_only=True):
-    """``fallback``: dense attention reached outside a compiled frame.
-
-    ``reference``: the operator's own dense kernel inside a compiled frame, as ``aot_eager`` runs
-    it on purpose. ``scores_bytes`` is B * H * Q * KV times the element size.
-    """
-
-    kind: Literal["fallback", "reference"]
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    scores_bytes: int = 0
-    count: int = 1
-
-
 class DenseAttention(BaseEvent, frozen=True, tag="dense_attention"):
     """Dense attention ran (first per thread and kind, and every power of two)."""
 
     data: DenseAttentionData
-
-
-class BlockMaskData(msgspec.Struct, frozen=True, kw_only=True):
-    """``compiling_tids``: other threads then inside a dynamo compile."""
-
-    compiling_tids: tuple[int, ...] = ()
-    count: int = 1
-    error: str = ""
 
 
 class BlockMask(BaseEvent, frozen=True, tag="block_mask"):
@@ -315,8 +245,8 @@ class BlockMask(BaseEvent, frozen=True, tag="block_mask"):
 class StepData(msgspec.Struct, frozen=True, kw_only=True):
     """One training step of the event's thread."""
 
-    step: int
-    tokens: int = 0
+    step: Int
+    tokens: Int = 0
     seconds: float = 0.0
 
 
@@ -338,29 +268,10 @@ class Phase(BaseEvent, frozen=True, tag="phase"):
     data: PhaseData
 
 
-class CachesData(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries of one code object at the end of the program, ``left_out`` of them not told."""
-
-    code: Code
-    entries: tuple[CacheEntry, ...] = ()
-    left_out: int = 0
-
-
 class Caches(BaseEvent, frozen=True, tag="caches"):
     """The cache of one compiled code object."""
 
     data: CachesData
-
-
-class InvariantsData(msgspec.Struct, frozen=True, kw_only=True):
-    """State that must hold when no thread compiles or traces; None: could not be read."""
-
-    fx_flag_clear: bool | None = None
-    is_compiling_clear: bool | None = None
-    module_call_original: bool | None = None
-    patcher_clear: bool | None = None
-    current_meta_empty: bool | None = None
-    busy_tids: tuple[int, ...] = ()
 
 
 class Invariants(BaseEvent, frozen=True, tag="invariants"):
@@ -369,8 +280,65 @@ class Invariants(BaseEvent, frozen=True, tag="invariants"):
     data: InvariantsData
 
 
+class LeftOutData(msgspec.Struct, frozen=True, kw_only=True):
+    """So many events of the point ``of`` were not written by now, since there are so many."""
+
+    of: str
+    count: Int
+
+
+class LeftOut(BaseEvent, frozen=True, tag="left_out"):
+    """Events were left out to bound the recording (written at powers of two and at the end)."""
+
+    data: LeftOutData
+
+
+class EndData(msgspec.Struct, frozen=True, kw_only=True):
+    """``exit_text``: what the program left with, if that was a text: ``sys.exit("no data")``."""
+
+    exit_text: str = ""
+
+
+class HoldPass(BaseEvent, frozen=True, tag="hold"):
+    """The event's own thread passed a hold of the schedule."""
+
+    data: HoldPassData
+
+
+class Schedule(BaseEvent, frozen=True, tag="schedule"):
+    """A schedule began or ended."""
+
+    data: ScheduleData
+
+
+class Memory(BaseEvent, frozen=True, tag="memory"):
+    """What is in use on a device, now and then."""
+
+    data: MemoryData
+
+
+class MemoryPeak(BaseEvent, frozen=True, tag="memory_peak"):
+    """The most that was in use: at a phase's end, after a dense call and at the program's end."""
+
+    data: MemoryPeakData
+
+
+class MemoryCap(BaseEvent, frozen=True, tag="memory_cap"):
+    """A bound on memory was set."""
+
+    data: MemoryCapData
+
+
+class OutOfMemory(BaseEvent, frozen=True, tag="out_of_memory"):
+    """A request for memory failed; ``where`` is where it was made."""
+
+    data: OutOfMemoryData
+
+
 class End(BaseEvent, frozen=True, tag="end"):
     """The interpreter ran its exit handlers: the program ended by itself."""
+
+    data: EndData = EndData()
 
 
 Event = (
@@ -382,12 +350,15 @@ Event = (
     | ThreadError
     | FutureRead
     | Wrapper
+    | Eager
+    | Stance
     | GuardMiss
     | LockWait
     | Compile
     | CompileDetail
     | FxTrace
     | BackwardCompile
+    | Autograd
     | Backward
     | DenseAttention
     | BlockMask
@@ -395,5 +366,12 @@ Event = (
     | Phase
     | Caches
     | Invariants
+    | LeftOut
+    | HoldPass
+    | Schedule
+    | Memory
+    | MemoryPeak
+    | MemoryCap
+    | OutOfMemory
     | End
 )

@@ -1,15 +1,18 @@
 """Values that events and reports are made of."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of 64 bits: JSON has no bound, and a damaged line must not bring larger ones in."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """One stack frame; ``user`` is false for torch, the standard library and the harness."""
 
     file: str
-    line: int
+    line: Int
     function: str
     user: bool
 
@@ -22,10 +25,10 @@ class Code(msgspec.Struct, frozen=True):
     not the program's.
     """
 
-    id: int
+    id: Int
     name: str
     file: str
-    line: int
+    line: Int
     internal: bool = False
 
 
@@ -42,20 +45,20 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     autocast_cache: bool = True
     torch_function: bool = True
     torch_function_modes: tuple[str, ...] = ()
-    num_threads: int = 0
+    num_threads: Int = 0
     default_dtype: str = ""
     default_device: str = ""
     deterministic: bool = False
-    numeric_flags: dict[str, bool | str | int] = {}
-    current_device: int | None = None
-    config: dict[str, bool | int | float | str | None] = {}
+    numeric_flags: dict[str, bool | str | Int] = {}
+    current_device: Int | None = None
+    config: dict[str, bool | Int | float | str | None] = {}
 
 
 class TensorInput(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor among a compiled frame's locals."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Int, ...]
     dtype: str
     device: str
     requires_grad: bool = False
@@ -82,7 +85,7 @@ class ErrorLink(msgspec.Struct, frozen=True, kw_only=True):
     the outermost to the innermost call.
     """
 
-    id: int
+    id: Int
     type: str
     message: str
     frames: tuple[Frame, ...] = ()

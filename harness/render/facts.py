@@ -17,6 +17,7 @@ from harness.diagnosis.report import (
     ThreadReport,
 )
 from harness.events.ended import Ended
+from harness.events.memory import size
 from harness.render.text import plural
 
 EXPLAIN = "python -m harness.explain"
@@ -88,7 +89,7 @@ def counts(found: Counts, threads_seen: int) -> list[Count]:
 def ending(ended: Ended | None) -> list[str]:
     """How the process ended, in sentences."""
     if ended is None:
-        return ["How the process ended is not known: its supervisor left no record."]
+        return ["How the process ended is not known: there is no record of it that can be read."]
     said = []
     if ended.deadline_hit:
         state = {
@@ -99,11 +100,12 @@ def ending(ended: Ended | None) -> list[str]:
         said.append(f"The time limit of {ended.timeout_s:g} s was reached.{state}")
     if ended.interrupted:
         said.append("The run was interrupted from the keyboard.")
-    if ended.killed_from_outside:
-        said.append("It was killed from outside: neither by itself nor by the harness.")
+    if ended.stopped_on:
+        said.append(f"The harness ended the run early, as was asked for: {ended.stopped_on}.")
+    said += _from_outside(ended)
     said.append(_status(ended))
     if ended.disk_full:
-        said.append("The disk of the run folder was full.")
+        said.append("Nothing more could be written to the run folder: its disk was full.")
     if ended.leftovers:
         said.append(f"{plural(ended.leftovers, 'process', 'processes')} left behind were ended.")
     if ended.child_failure:
@@ -111,16 +113,27 @@ def ending(ended: Ended | None) -> list[str]:
     return said
 
 
+def _from_outside(ended: Ended) -> list[str]:
+    if ended.parent_killed:
+        by = f", and its guardian sent {' and then '.join(ended.sent)}" if ended.sent else ""
+        return [f"The harness itself was killed while the program ran{by}."]
+    if ended.told_to_end:
+        return [f"The harness was told to end by {ended.told_to_end} and passed it on."]
+    if not ended.killed_from_outside:
+        return []
+    return ["It was killed from outside: neither by itself nor by the harness."]
+
+
 def _status(ended: Ended) -> str:
     after = f"after {ended.wall_s:.1f} s"
     if ended.signal is not None:
         name = f" ({ended.signal_name})" if ended.signal_name else ""
-        if ended.deadline_hit:
+        if ended.deadline_hit or ended.stopped_on:
             return f"The harness then ended it with signal {ended.signal}{name}, {after}."
         return f"The process was ended by signal {ended.signal}{name} {after}."
     if ended.exit_code is not None:
         return f"The process ended by itself with exit code {ended.exit_code} {after}."
-    return f"The process has no exit status {after}."
+    return f"The process was gone {after}; its exit status is not known."
 
 
 def outputs(ended: Ended | None) -> list[tuple[str, str]]:
@@ -128,11 +141,16 @@ def outputs(ended: Ended | None) -> list[tuple[str, str]]:
     if ended is None:
         return []
     texts = [
-        ("Stacks at the time limit", ended.stacks),
+        ("Stacks before the harness ended it", ended.stacks),
         ("Stacks at the fatal signal", ended.fatal_stacks),
         ("End of the program's output", ended.stderr_tail),
     ]
     return [(title, body) for title, body in texts if body.strip()]
+
+
+def role(thread: ThreadReport) -> str:
+    """What a thread is there for: ``workload``, ``autograd:cuda:0``."""
+    return f"{thread.role}:{thread.device}" if thread.device else thread.role
 
 
 def did(thread: ThreadReport) -> str:
@@ -181,6 +199,17 @@ def read_when(cache: CodeCache) -> str:
     return "at the end" if cache.complete else "seen while it ran; its end was not reached"
 
 
+def more_threads(covered: CodeCoverage) -> str:
+    """That more threads called a function than the report lists."""
+    return f"{plural(covered.left_out, 'more thread')} called it; see the recording."
+
+
+def not_listed(cache: CodeCache) -> str:
+    """That a cache has more than the report lists."""
+    more = plural(cache.left_out, "more entry or rejection", "more entries and rejections")
+    return f"{more} not listed; see the recording."
+
+
 def environment(report: Report) -> list[tuple[str, str]]:
     """Versions and place of the run, by name; only what is known."""
     of = report.environment
@@ -197,6 +226,7 @@ def environment(report: Report) -> list[tuple[str, str]]:
         ("processors", str(of.cpus or "")),
         ("harness", of.harness),
         ("compile cache", " ".join(part for part in (of.cache_state, of.cache_dir) if part)),
+        ("memory cap", f"{size(of.memory_cap)} of each device" if of.memory_cap else ""),
         ("started", started),
         ("processes", ", ".join(map(str, of.processes))),
         ("program", shlex.join(of.argv)),

@@ -7,7 +7,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from harness.events.values import Frame
-from harness.render import facts, text
+from harness.render import facts, memory, text
 from harness.render.lanes import lanes
 from harness.render.lines import EventLine
 from harness.render.stacks import Folded, fold, place
@@ -24,6 +24,7 @@ def render(view: View) -> str:
         view=view,
         report=view.report,
         facts=facts,
+        memory=memory,
         counts=facts.counts(view.report.counts, len(view.report.threads)),
         lanes=lanes(view.report.threads),
     )

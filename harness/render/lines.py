@@ -1,7 +1,7 @@
 """Which line of which file of a run folder an event is: what makes evidence a link."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -9,6 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from harness.diagnosis.report import Report
+from harness.diagnosis.sharing import shortener
+from harness.events.files import event_files, segments
 
 
 class _Head(msgspec.Struct):
@@ -16,6 +18,19 @@ class _Head(msgspec.Struct):
 
     seq: int
     pid: int
+
+
+class _Home(msgspec.Struct):
+    home: str = ""
+
+
+class _Header(msgspec.Struct):
+    """As much of a recording's first line as is needed to shorten paths."""
+
+    data: _Home
+
+
+_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class EventLine:
         seq: the event's number there.
         file: name of the file in the run folder; empty if the event was not found.
         line: its line there, from 1.
-        raw: the line's text.
+        raw: the line's text, without secrets and the names of home folders.
     """
 
     pid: int
@@ -113,15 +128,31 @@ def locate(report: Report, folder: Path | None) -> EventLines:
         return EventLines()
     wanted = cited(report)
     lines = EventLines()
-    for path in sorted(folder.glob("*.jsonl"), key=lambda path: (path.name[:6] != "events", path)):
+    shorten = shortener(_home(folder))
+    for path in (*event_files(folder), *segments(folder)):
         if wanted:
             with contextlib.suppress(OSError), path.open("rb") as file:
-                _search(file, path.name, wanted, lines)
+                _search(file, path.name, wanted, lines, shorten)
     return lines
 
 
+def _home(folder: Path) -> str:
+    """The home folder of whoever ran the program, which a report that is safe to share hides."""
+    for path in event_files(folder)[:1]:
+        with (
+            contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError),
+            path.open("rb") as file,
+        ):
+            return msgspec.json.decode(file.readline(_HEADER_BYTES), type=_Header).data.home
+    return ""
+
+
 def _search(
-    file: Iterable[bytes], name: str, wanted: set[tuple[int, int]], lines: EventLines
+    file: Iterable[bytes],
+    name: str,
+    wanted: set[tuple[int, int]],
+    lines: EventLines,
+    shorten: Callable[[str], str],
 ) -> None:
     """Move what one file has of the wanted events from ``wanted`` to ``lines``."""
     heads = msgspec.json.Decoder(_Head)
@@ -133,7 +164,7 @@ def _search(
         key = (head.pid, head.seq)
         if key in wanted:
             text = raw.decode("utf-8", "backslashreplace").rstrip("\n")
-            lines.found[key] = EventLine(head.pid, head.seq, name, number, text)
+            lines.found[key] = EventLine(head.pid, head.seq, name, number, shorten(text))
             wanted.discard(key)
             if not wanted:
                 return

@@ -1,6 +1,7 @@
 """``report.md``: the whole report for a code host, an issue or a step summary."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from harness.diagnosis.report import (
     ErrorReport,
@@ -11,7 +12,7 @@ from harness.diagnosis.report import (
 from harness.events.values import Frame
 from harness.render import facts, text
 from harness.render import markdown_tables as tables
-from harness.render.markdown_tables import evidence
+from harness.render.markdown_tables import evidence, section
 from harness.render.markup import cell, cell_code, code, fence, inline, table
 from harness.render.stacks import Row, fold
 from harness.render.view import View
@@ -28,6 +29,7 @@ def render(view: View) -> str:
         tables.contexts(view),
         tables.ladders(view),
         tables.caches(view),
+        tables.memory(view),
         _notes(view),
         _not_watched(view),
         _ended(view),
@@ -59,15 +61,10 @@ def _top(view: View) -> Iterator[str]:
 
 
 def _findings(view: View) -> Iterator[str]:
-    if not view.report.findings:
-        return
-    yield "## Findings"
-    yield ""
     words = "; ".join(f"*{name}*: {meaning}" for name, meaning in facts.CERTAINTY.items())
-    yield f"Each statement says how it is known. {words}."
-    for finding in view.report.findings:
-        yield ""
-        yield from _finding(view, finding)
+    intro = f"Each statement says how it is known. {words}."
+    findings = view.report.findings
+    return section("Findings", findings, partial(_finding, view), [intro])
 
 
 def _finding(view: View, finding: Finding) -> Iterator[str]:
@@ -110,18 +107,26 @@ def _stacks(view: View, pair: Sequence[Stack]) -> Iterator[str]:
 def _stack_cells(view: View, stack: Stack) -> list[str]:
     folded = fold(stack.frames)
     inside = folded.inside
-    cells = [f"in {_frame(inside, cell_code)} {inside.note}"] if inside else []
+    cells = []
+    if inside:
+        cells.append(f"in {_frame(inside, cell_code)} {inside.note}{_source(view, inside)}")
     for row in folded.rows:
         if row.folded:
             cells.append(f"… {cell(row.text)}")
         else:
-            cells.append(_frame(row, cell_code))
+            cells.append(f"{_frame(row, cell_code)}{_source(view, row)}")
     created = view.created(stack.thread)
     return [*cells, cell(created)] if created else cells
 
 
 def _frame(row: Row, quote: Callable[[str], str]) -> str:
     return f"{quote(row.place)} {quote(row.text)}"
+
+
+def _source(view: View, row: Row) -> str:
+    """The source line under a frame in a table's cell, if there is one."""
+    line = view.source(row.frame)
+    return f"<br>{cell_code(line)}" if line else ""
 
 
 def _remedy(remedy: Remedy) -> Iterator[str]:
@@ -138,12 +143,7 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
 
 
 def _errors(view: View) -> Iterator[str]:
-    if not view.report.errors:
-        return
-    yield "## Errors of every thread"
-    for error in view.report.errors:
-        yield ""
-        yield from _error(view, error)
+    return section("Errors of every thread", view.report.errors, partial(_error, view))
 
 
 def _error(view: View, error: ErrorReport) -> Iterator[str]:
@@ -159,16 +159,22 @@ def _error(view: View, error: ErrorReport) -> Iterator[str]:
         yield from fence(f"{link_of.type}: {link_of.message}", "text")
         if link_of.frames:
             yield ""
-            yield from _traceback(link_of.frames)
+            yield from _traceback(view, link_of.frames)
 
 
-def _traceback(frames: Sequence[Frame]) -> Iterator[str]:
-    """The frames of an exception, innermost first, folded."""
+def _traceback(view: View, frames: Sequence[Frame]) -> Iterator[str]:
+    """The frames of an exception, innermost first, folded, with their source lines."""
     folded = fold(reversed(frames))
+    rows = [
+        (f"- … {inline(row.text)}" if row.folded else f"- {_frame(row, code)}", row)
+        for row in folded.rows
+    ]
     if folded.inside:
-        yield f"- raised in {_frame(folded.inside, code)} {folded.inside.note}"
-    for row in folded.rows:
-        yield f"- … {inline(row.text)}" if row.folded else f"- {_frame(row, code)}"
+        inside = f"- raised in {_frame(folded.inside, code)} {folded.inside.note}"
+        rows.insert(0, (inside, folded.inside))
+    for said, row in rows:
+        line = view.source(row.frame)
+        yield f"{said}: {code(line)}" if line else said
 
 
 def _counts(view: View) -> Iterator[str]:

@@ -1,12 +1,18 @@
-"""Tables of ``report.md``: coverage, contexts, what each thread did, compiled caches."""
+"""Tables of ``report.md``: coverage, contexts, what each thread did, compiled caches, memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
+from harness.diagnosis.memory_report import Memory
 from harness.diagnosis.report import CodeCache, CodeCoverage, ThreadReport
 from harness.render import facts, text
+from harness.render import memory as memory_facts
 from harness.render.lines import EventLine
 from harness.render.markup import cell, cell_code, code, fence, inline, link, table
 from harness.render.view import View
+
+Item = TypeVar("Item")
 
 
 def evidence(view: View, pid: int, seqs: Iterable[int]) -> str:
@@ -19,6 +25,24 @@ def _line(label: str, event: EventLine) -> str:
     return link(label, f"{event.target}#L{event.line}") if event.file else code(label)
 
 
+def section(
+    title: str,
+    items: Sequence[Item],
+    each: Callable[[Item], Iterable[str]],
+    intro: Iterable[str] = (),
+) -> Iterator[str]:
+    """A heading and what there is under it, a blank line before each; nothing without items."""
+    if not items:
+        return
+    yield f"## {title}"
+    for sentence in intro:
+        yield ""
+        yield sentence
+    for item in items:
+        yield ""
+        yield from each(item)
+
+
 def bullets(sentences: Iterable[str]) -> Iterator[str]:
     """Sentences as a list."""
     for sentence in sentences:
@@ -27,12 +51,7 @@ def bullets(sentences: Iterable[str]) -> Iterator[str]:
 
 def coverage(view: View) -> Iterator[str]:
     """What each compiled function's warm-up made, and how the threads fared with it."""
-    if not view.report.coverage:
-        return
-    yield "## What was covered"
-    for code_of in view.report.coverage:
-        yield ""
-        yield from _coverage_of(view, code_of)
+    return section("What was covered", view.covered, partial(_coverage_of, view))
 
 
 def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
@@ -73,6 +92,9 @@ def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
             for of in covered.threads
         ),
     )
+    if covered.left_out:
+        yield ""
+        yield facts.more_threads(covered)
 
 
 def contexts(view: View) -> Iterator[str]:
@@ -91,7 +113,7 @@ def contexts(view: View) -> Iterator[str]:
         (
             [
                 cell(view.name(of.thread)),
-                of.role,
+                facts.role(of),
                 ", ".join(
                     f"**{cell(part)}**" if differs else cell(part)
                     for part, differs in view.context_parts(of)
@@ -106,16 +128,11 @@ def contexts(view: View) -> Iterator[str]:
 
 def ladders(view: View) -> Iterator[str]:
     """For each thread what it did, in order."""
-    if not view.report.threads:
-        return
-    yield "## What each thread did, in order"
-    for of in view.report.threads:
-        yield ""
-        yield from _ladder(view, of)
+    return section("What each thread did, in order", view.report.threads, partial(_ladder, view))
 
 
 def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
-    yield f"### {inline(view.name(of.thread))} ({of.role}, tid {of.thread.tid})"
+    yield f"### {inline(view.name(of.thread))} ({facts.role(of)}, tid {of.thread.tid})"
     yield ""
     yield f"{inline(view.created(of.thread) or 'its creation was not recorded')}; {facts.did(of)}."
     if of.ladder:
@@ -140,12 +157,7 @@ def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
 
 def caches(view: View) -> Iterator[str]:
     """The entries of each compiled function, and which guards rejected calls."""
-    if not view.report.caches:
-        return
-    yield "## Compiled caches"
-    for cache in view.report.caches:
-        yield ""
-        yield from _cache(view, cache)
+    return section("Compiled caches", view.report.caches, partial(_cache, view))
 
 
 def _cache(view: View, cache: CodeCache) -> Iterator[str]:
@@ -182,6 +194,9 @@ def _cache(view: View, cache: CodeCache) -> Iterator[str]:
                 for no in cache.rejections
             ),
         )
+    if cache.left_out:
+        yield ""
+        yield facts.not_listed(cache)
     for entry in cache.entries:
         if entry.guards:
             yield ""
@@ -190,3 +205,17 @@ def _cache(view: View, cache: CodeCache) -> Iterator[str]:
             yield from fence("\n".join(entry.guards), "text")
             yield ""
             yield "</details>"
+
+
+def memory(view: View) -> Iterator[str]:
+    """What was in use at most, and which requests failed."""
+    return section(memory_facts.TITLE, view.report.memory, partial(_memory_of, view))
+
+
+def _memory_of(view: View, of: Memory) -> Iterator[str]:
+    yield from table(memory_facts.HEADS, ([*map(cell, row)] for row in memory_facts.rows(of)))
+    said = list(memory_facts.sentences(view, of))
+    if said:
+        yield ""
+    for sentence, seqs in said:
+        yield f"- {inline(sentence)}{evidence(view, of.pid, seqs)}"

@@ -1,9 +1,13 @@
-"""Printing to a reader who may leave before the end, such as ``head``."""
+"""Printing to a reader who may leave before the end: ``head``, or a terminal that vanishes."""
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
+
+# A pipe whose reader has left, and a terminal that has vanished.
+_GONE = frozenset({errno.EPIPE, errno.EIO})
 
 
 @contextlib.contextmanager
@@ -12,6 +16,8 @@ def reader_may_leave() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+    except (OSError, SystemExit) as error:  # rich makes the second of a broken pipe
+        if isinstance(error, OSError) and error.errno not in _GONE:
+            raise
         # Python flushes once more at exit, which must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

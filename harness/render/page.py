@@ -8,7 +8,7 @@ from rich.text import Text
 
 from harness.render.text import block
 
-NARROWEST = 60
+NARROWEST = 40
 _PLAIN = str.maketrans({"▸": ">", "…": "...", "│": "|", "·": "-", "→": "->"})
 """Signs of ours that a log file or an old terminal may not be able to show."""
 

@@ -20,6 +20,7 @@ class Row:
         short: ``place`` with the last folder and file only.
         folded: the folded frames, in the stack's order; empty for a frame.
         note: how many frames are folded under a frame that is shown.
+        frame: the frame that is shown; None for a fold.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Row:
     short: str = ""
     folded: tuple[Frame, ...] = ()
     note: str = ""
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _count(frames: tuple[Frame, ...]) -> str:
 
 
 def _row(frame: Frame) -> Row:
-    return Row(frame.function, place(frame), short_place(frame))
+    return Row(frame.function, place(frame), short_place(frame), frame=frame)
 
 
 def fold(frames: Iterable[Frame]) -> Folded:

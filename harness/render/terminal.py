@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.diagnosis.report import ErrorReport, Finding, Report, Stack
-from harness.render import facts
+from harness.render import facts, memory
 from harness.render.page import Page
 from harness.render.stacks import fold, short_place
 from harness.render.text import line, listing, plural, shorten, words
@@ -31,6 +31,10 @@ ROOT_STATEMENTS = 6
 OTHER_STATEMENTS = 1
 EVENTS = 4
 FRAMES = 7
+BESIDE = 72
+"""Columns from which two stacks stand side by side."""
+ROOMY = 120
+"""Columns from which there is room for source lines in both."""
 ERRORS = 6
 MESSAGE = 400
 FUNCTIONS = 4
@@ -59,6 +63,7 @@ def print_report(
         _coverage(page, view)
     _differences(page, view)
     _counts(page, view)
+    _memory(page, view)
     _notes(page, view)
     _not_watched(page, view)
     _last(page, view)
@@ -126,16 +131,22 @@ def _stacks(page: Page, view: View) -> None:
     finding = max(with_stacks, key=lambda each: (len(each.stacks) > 1, each.code in crashes))
     page.heading(f"Stacks of {finding.code}, innermost call first")
     shown = finding.stacks[:2]
-    columns = [_stack(page, view, stack) for stack in shown]
-    if len(columns) == 2:
+    beside = len(shown) == 2 and page.width >= BESIDE
+    source = not beside or page.width >= ROOMY
+    columns = [_stack(page, view, stack, source=source) for stack in shown]
+    if beside:
         page.columns(columns[0], columns[1], indent=2)
     else:
-        for each in columns[0]:
-            page.put(each, 2)
+        for number, column in enumerate(columns):
+            if number:
+                page.blank()
+            for each in column:
+                page.put(each, 2)
     _more(page, sum(len(finding.stacks) for finding in with_stacks) - len(shown), "stack")
 
 
-def _stack(page: Page, view: View, stack: Stack) -> list[Text]:
+def _stack(page: Page, view: View, stack: Stack, *, source: bool) -> list[Text]:
+    """The lines of a stack; ``source``: there is room for the source line under each frame."""
     folded = fold(stack.frames)
     lines = [page.text(view.name(stack.thread), "bold"), page.text(words(stack.title))]
     if folded.inside:
@@ -146,6 +157,8 @@ def _stack(page: Page, view: View, stack: Stack) -> list[Text]:
             lines.append(page.text(f"… {row.text}", "dim"))
         else:
             lines.append(page.join(page.text(f"{row.short} "), page.text(row.text, "bold")))
+            if source and (said := view.source(row.frame)):
+                lines.append(page.text(f"    {said}", "dim"))
     if len(folded.rows) > FRAMES:
         left = plural(len(folded.rows) - FRAMES, "more row")
         lines.append(page.text(f"({left} in {FULL})", "dim"))
@@ -179,10 +192,12 @@ def _error(page: Page, view: View, group: list[ErrorReport]) -> None:
     at = next((frame for link in error.chain if (frame := raised_at(link))), None)
     if at is not None:
         page.put(page.text(f"at {short_place(at)} {at.function}", "dim"), 4)
+        if said := view.source(at):
+            page.put(page.text(said, "dim"), 8)
 
 
 def _coverage(page: Page, view: View) -> None:
-    covered = view.report.coverage
+    covered = view.covered
     if not covered:
         return
     page.heading("Covered")
@@ -209,6 +224,15 @@ def _counts(page: Page, view: View) -> None:
     width = max(len(f"{count.number:,}") for count in counts)
     for count in counts:
         page.put(page.text(count.what), 2, page.text(f"{count.number:>{width},}  ", "bold"))
+
+
+def _memory(page: Page, view: View) -> None:
+    sentences = memory.lines(view)
+    if sentences:
+        page.heading(memory.TITLE)
+    for said in sentences[:WATCHED]:
+        page.put(page.text(words(said)), 2)
+    _more(page, len(sentences) - WATCHED, "line")
 
 
 def _notes(page: Page, view: View) -> None:

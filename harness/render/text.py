@@ -85,6 +85,12 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names as people do: ``drafter-2`` before ``drafter-10``."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() and part else (-1, part) for part in parts]
+
+
 def listing(items: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     if len(items) < 2:

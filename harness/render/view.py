@@ -11,7 +11,7 @@ from harness.events.values import ErrorLink, Frame
 from harness.render import chain
 from harness.render.lines import EventLines, locate
 from harness.render.stacks import short_place
-from harness.render.text import listing, plural
+from harness.render.text import listing, natural, plural
 
 
 @dataclass
@@ -77,15 +77,18 @@ class View:
         """A thread's name, with its id where the name is not unique, and its process if several."""
         extra = []
         if self._same_name[thread.pid, thread.name] > 1 or not thread.name:
-            extra.append(f"tid {thread.tid}")
+            # Threads that had one id, one after another, are told apart by which of them it is.
+            which = f", no. {thread.life} with it" if thread.life > 1 else ""
+            extra.append(f"tid {thread.tid}{which}")
         if self._processes > 1:
             extra.append(f"pid {thread.pid}")
         name = thread.name or "thread"
         return f"{name} ({', '.join(extra)})" if extra else name
 
     def names(self, threads: Iterable[ThreadRef]) -> str:
-        """``drafter-0, drafter-1 and drafter-2``, each once."""
-        return listing([self.name(thread) for thread in dict.fromkeys(threads)])
+        """``drafter-0, drafter-1 and drafter-2``, each once, in the order of their names."""
+        once = sorted(dict.fromkeys(threads), key=lambda thread: natural(thread.name))
+        return listing([self.name(thread) for thread in once])
 
     @cached_property
     def _threads(self) -> dict[ThreadRef, ThreadReport]:
@@ -106,6 +109,16 @@ class View:
         where = _own(thread.creation_stack)
         by = f" by {self.name(thread.created_by)}" if thread.created_by else ""
         return f"created{by}" + (f" in {where.function}, {short_place(where)}" if where else "")
+
+    # Source ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _source(self) -> dict[tuple[str, int], str]:
+        return {(line.file, line.line): line.text for line in self.report.source}
+
+    def source(self, frame: Frame | None) -> str:
+        """The source line of a frame; empty if it is not in the report."""
+        return self._source.get((frame.file, frame.line), "") if frame else ""
 
     # Contexts and config --------------------------------------------------------------------
 
@@ -163,6 +176,14 @@ class View:
         return said
 
     # Coverage -------------------------------------------------------------------------------
+
+    @cached_property
+    def covered(self) -> list[CodeCoverage]:
+        """The compiled functions, those first that some thread missed."""
+        return sorted(
+            self.report.coverage,
+            key=lambda code: not any(thread.state == "uncovered" for thread in code.threads),
+        )
 
     def fared(self, code: CodeCoverage) -> list[str]:
         """How the threads fared with one compiled function, one sentence for each outcome."""

@@ -38,6 +38,8 @@ def make_run_folder(out: Path, slug: str, now: dt.datetime | None = None) -> Pat
                 number += 1
                 continue
             return folder.resolve()
+    except FileExistsError as error:
+        raise UsageError(f"cannot write to the output folder {out}: it is a file") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"cannot write to the output folder {out}: {reason}") from error

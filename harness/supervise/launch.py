@@ -19,6 +19,7 @@ class WatchSettings:
     compile_detail: bool = True
     disabled_probes: tuple[str, ...] = ()
     max_events_mb: int = 256
+    memory_cap: int | None = None
     keep_cache: bool = False
 
 
@@ -48,6 +49,7 @@ class Launch:
             compile_detail=self.watch.compile_detail,
             disabled_probes=self.watch.disabled_probes,
             max_events_mb=self.watch.max_events_mb,
+            memory_cap=self.watch.memory_cap,
             cache_state="kept" if self.watch.keep_cache else "cold",
             deadline=deadline,
         )

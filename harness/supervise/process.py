@@ -7,65 +7,69 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
 from typing import IO
 
 from dflash_min.errors import UsageError
 from harness import __version__
-from harness.child.boot import FAILURE
-from harness.child.session import FAULTS
-from harness.events.ended import Ended, write_ended
-from harness.events.files import CACHE
+from harness.child.session import DEADLINE_DUMP_S
+from harness.events.ended import Ended, ThreadWait, write_ended
+from harness.events.files import CACHE, PRIVATE
+from harness.supervise.ending import (
+    FROM_OUTSIDE,
+    Faults,
+    child_failure,
+    disk_full,
+    signal_name,
+    take_faults,
+)
 from harness.supervise.folder import tail
+from harness.supervise.guard import Guard
 from harness.supervise.launch import Launch
-from harness.supervise.tree import Activity, dump_stacks, end_leftovers
+from harness.supervise.oom import OomCounter, find_counter
+from harness.supervise.signals import Asked, passing_on_signals
+from harness.supervise.stacks import Stacks, take_stacks
+from harness.supervise.tree import Activity, end_leftovers, signal_group
+from harness.supervise.waits import waits_of_faults
 
 _POLL_S = 0.05
 _IDLE_WINDOW_S = 2.0
 _TERM_GRACE_S = 3.0
 _INTERRUPT_GRACE_S = 30.0
 _TERMINATE_GRACE_S = 10.0
+# Whoever tells us to end gives us, too, only some seconds.
+_TOLD_LOOK_S = 3.0
 _TAIL_BYTES = 16 * 1024
-_FAULT_BYTES = 256 * 1024
-_FULL_BYTES = 4096
 
-# Signals that people, schedulers and the kernel's out-of-memory killer send; no crash raises them.
-_FROM_OUTSIDE = {
-    signal.SIGKILL,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-}
-
-Tick = Callable[[], None]
+Tick = Callable[[], str | None]
 
 
 def supervise(launch: Launch, tick: Tick = lambda: None) -> Ended:
     """Run the program to its end, whatever that is, and write ``ended.json``.
 
+    Should this process itself be killed, a guardian ends the program and writes the file.
+
     Args:
         launch: what to start.
-        tick: called some twenty times a second while the program runs.
+        tick: called some twenty times a second while the program runs. What it returns, if
+            anything, is why the program is to be ended now (``Ended.stopped_on``).
 
     Raises:
         UsageError: the program cannot be started.
     """
     watched = _Watched(launch)
-    with _passing_on_signals(watched):
-        watched.start()
-        try:
-            watched.wait(tick)
-        finally:
-            watched.clean_up()
-    ended = watched.ended()
-    with contextlib.suppress(OSError):  # a full disk: the caller still has it
-        write_ended(launch.folder, ended)
+    try:
+        with passing_on_signals(watched.asked):
+            try:
+                watched.start()
+                watched.wait(tick)
+            finally:
+                watched.clean_up()
+            ended = watched.ended()
+            with contextlib.suppress(OSError):  # a full disk: the caller still has it
+                write_ended(launch.folder, ended)
+    finally:
+        watched.let_guardian_go()
     return ended
 
 
@@ -75,32 +79,39 @@ class _Watched:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._started = dt.datetime.now(dt.UTC)
-        self._start_s = time.monotonic()
-        self._end_s = self._start_s
+        self._start_s = self._end_s = time.monotonic()
         self._deadline = self._start_s + launch.timeout_s
         self._mark = ""
+        self._oom: OomCounter | None = None
         self._before: Activity | None = None
-        self._sent: set[int] = set()
+        self._sent: list[int] = []
         self._kill_at: float | None = None
-        self._interrupted = False
-        self._told_to_end = False
         self._deadline_hit = False
+        self._stopped_on = ""
+        self._to_tell: int | None = None
+        self._told: int | None = None
         self._idle: bool | None = None
-        self._stacks = ""
-        self._stacks_taken = False
+        self._stacks = Stacks()
+        self._disk_full = False
         self._leftovers = 0
+        self.asked = Asked(self._pass_on)
 
     def start(self) -> None:
+        """Start the guardian, then the program. Raises UsageError."""
         launch = self._launch
-        self._start_s = time.monotonic()
+        self._start_s = self._end_s = time.monotonic()
         self._deadline = self._start_s + launch.timeout_s
         settings = launch.settings(self._deadline)
         self._mark = settings.dumps()
+        self._oom = find_counter()
+        self._guard = Guard.start(self._for_the_guardian())
         with contextlib.ExitStack() as stack:
             log: IO[bytes] | None = None
             if launch.log is not None:
                 log = stack.enter_context(launch.log.open("wb"))
+                os.fchmod(log.fileno(), PRIVATE)
             try:
                 self._process = subprocess.Popen(
                     launch.command,
@@ -115,10 +126,14 @@ class _Watched:
             except OSError as error:
                 reason = error.strerror or type(error).__name__
                 raise UsageError(f"cannot start {launch.command[0]}: {reason}") from error
+        if self._guard is not None:
+            self._guard.tell({"pid": self._process.pid})
+        self.asked.ready()
 
     def wait(self, tick: Tick) -> None:
-        """Return when the main process has ended, of itself or by the deadline."""
+        """Return when the main process has ended, of itself or by us."""
         process = self._running()
+        tick()  # however soon the program ends
         while True:
             try:
                 process.wait(_POLL_S)
@@ -127,74 +142,119 @@ class _Watched:
             else:
                 self._end_s = time.monotonic()
                 return
-            tick()
+            if self._to_tell is not None:
+                self._tell_to_end()
+            stop = tick()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
+                self._end_now()
+            elif stop and process.poll() is None:
+                self._stopped_on = stop
                 self._end_now()
             elif now >= self._deadline:
                 self._at_deadline()
             elif self._before is None and now >= self._deadline - self._window():
                 self._before = self._activity()
 
-    def signalled(self, number: int) -> None:
-        """Pass on a signal that the parent got; the second one ends the program at once."""
-        again = bool(self._interrupted or self._told_to_end)
-        if number == signal.SIGINT:
-            self._interrupted = True
-            grace = _INTERRUPT_GRACE_S
-        else:
-            self._told_to_end = True
-            grace = _TERMINATE_GRACE_S
-        if self._process is None:
-            return
-        if again:
-            self._signal_tree(signal.SIGKILL)
-            return
-        self._kill_at = time.monotonic() + grace
-        if number == signal.SIGINT:  # a terminal's Ctrl-C reaches the whole foreground group
-            self._signal_tree(number)
-        else:
-            self._sent.add(number)
-            self._process.send_signal(number)
-
     def clean_up(self) -> None:
         """End what is left of the program and remove its compile cache."""
-        process = self._running()
+        process = self._process
+        if process is None:  # it was never started
+            return
         if process.poll() is None:  # we are leaving through an exception
             self._signal_tree(signal.SIGKILL)
             process.wait()
+        # Before the cache goes, which may have been what filled the disk.
+        self._disk_full = disk_full(self._launch.folder)
         self._leftovers = end_leftovers(self._mark)
         if not self._launch.watch.keep_cache:
             shutil.rmtree(self._launch.folder / CACHE, ignore_errors=True)
 
+    def let_guardian_go(self) -> None:
+        """The end is known and written down."""
+        if self._guard is not None:
+            self._guard.goodbye()
+
     def ended(self) -> Ended:
         """Return what is known about the end."""
         folder, code = self._launch.folder, self._running().returncode
-        number = -code if code < 0 else None
-        fatal, at_deadline = split_faults(_take_faults(folder))
-        stacks = self._stacks
-        if self._deadline_hit and not self._stacks_taken and at_deadline:
-            stacks = f"{stacks}; the program's own faulthandler wrote:\n{at_deadline}"
+        faults = take_faults(folder)
+        number = faults.first_signal(-code if code < 0 else None)
+        if self._crashed_by_faulthandler(number, faults):
+            self._deadline_hit = True
+        stacks, waits = self._before_the_end(faults.deadline)
         return Ended(
             exit_code=code if number is None else None,
             signal=number,
-            signal_name=_signal_name(number),
+            signal_name=signal_name(number),
             deadline_hit=self._deadline_hit,
             idle_at_deadline=self._idle,
             killed_from_outside=self._killed_from_outside(number),
-            interrupted=self._interrupted,
+            told_to_end=signal_name(self._told),
+            interrupted=self.asked.interrupted,
+            sent=[signal_name(sent) for sent in dict.fromkeys(self._sent)],
+            stopped_on=self._stopped_on,
+            oom_kills=self._oom.kills() if self._oom else None,
+            oom_counter=str(self._oom.path) if self._oom else "",
             wall_s=round(self._end_s - self._start_s, 3),
             started=self._started.isoformat(timespec="seconds"),
             command=list(self._launch.command),
             stacks=stacks,
-            fatal_stacks=fatal,
+            waits=waits,
+            fatal_stacks=faults.fatal,
             stderr_tail=tail(self._launch.log, _TAIL_BYTES) if self._launch.log else "",
             timeout_s=self._launch.timeout_s,
-            disk_full=_disk_full(folder),
+            disk_full=self._disk_full,
             leftovers=self._leftovers,
-            child_failure=tail(folder / FAILURE, _TAIL_BYTES),
+            child_failure=child_failure(folder),
             parent_version=__version__,
         )
+
+    def _for_the_guardian(self) -> dict[str, object]:
+        launch = self._launch
+        return {
+            "folder": str(launch.folder.absolute()),
+            "mark": self._mark,
+            "command": list(launch.command),
+            "log": str(launch.log.absolute()) if launch.log else "",
+            "started": self._started.isoformat(timespec="seconds"),
+            "start_s": self._start_s,
+            "timeout_s": launch.timeout_s,
+            "remove_cache": not launch.watch.keep_cache,
+            "oom_counter": str(self._oom.path) if self._oom else "",
+            "oom_before": self._oom.before if self._oom else 0,
+            "harness": __version__,
+        }
+
+    def _pass_on(self, number: int, *, again: bool) -> bool:
+        """Pass on a signal that we got; the second one ends the program at once.
+
+        Returns:
+            Whether the program still ran.
+        """
+        process = self._running()
+        if process.poll() is not None:
+            return False
+        if again:
+            self._signal_tree(signal.SIGKILL)
+        elif number == signal.SIGINT:  # a terminal's Ctrl-C reaches the whole foreground group
+            self._kill_at = time.monotonic() + _INTERRUPT_GRACE_S
+            self._signal_tree(number)
+        else:  # it is in a signal handler's way to look at stacks
+            self._to_tell = number
+        return True
+
+    def _tell_to_end(self) -> None:
+        """Pass on the signal by which we were told to end, after a look at what it disturbs."""
+        number, self._to_tell = self._to_tell, None
+        process = self._running()
+        stacks = take_stacks(process.pid, self._launch.folder, _TOLD_LOOK_S)
+        if number is None or process.poll() is not None:
+            return
+        self._told, self._stacks = number, stacks
+        self._kill_at = time.monotonic() + _TERMINATE_GRACE_S
+        self._sent.append(number)
+        process.send_signal(number)
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
@@ -209,12 +269,24 @@ class _Watched:
     def _at_deadline(self) -> None:
         process = self._running()
         idle = self._activity().idle_since(self._before or self._activity())
-        stacks, taken = dump_stacks(process.pid, self._launch.folder)
+        stacks = take_stacks(process.pid, self._launch.folder)
         if process.poll() is not None:  # it ended just now, by itself
             return
-        self._deadline_hit, self._idle = True, idle
-        self._stacks, self._stacks_taken = stacks, taken
+        self._deadline_hit, self._idle, self._stacks = True, idle, stacks
         self._end_now()
+
+    def _before_the_end(self, faults: str) -> tuple[str, list[ThreadWait]]:
+        """The stacks before we ended it, and who waited for what; the child's own if need be."""
+        stacks = self._stacks
+        if not self._deadline_hit or stacks.taken or not faults:
+            return stacks.text, stacks.waits
+        text = f"{stacks.text}; the program's own faulthandler wrote:\n{faults}"
+        return text, waits_of_faults(faults, self._running().pid)
+
+    def _crashed_by_faulthandler(self, number: int | None, faults: Faults) -> bool:
+        """Whether writing the stacks just before the deadline is what crashed the program."""
+        near = self._end_s > self._deadline - DEADLINE_DUMP_S
+        return number is not None and number not in FROM_OUTSIDE and near and bool(faults.deadline)
 
     def _end_now(self) -> None:
         """SIGTERM, so that the program can still save something, then SIGKILL."""
@@ -224,74 +296,14 @@ class _Watched:
             self._signal_tree(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
-                return
+                break
+        self._end_s = time.monotonic()
 
     def _signal_tree(self, number: int) -> None:
-        self._sent.add(number)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._running().pid, number)
+        self._sent.append(number)
+        signal_group(self._running().pid, number)
 
     def _killed_from_outside(self, number: int | None) -> bool:
-        if self._told_to_end:
+        if self._told is not None:
             return True
-        return number in _FROM_OUTSIDE and number not in self._sent
-
-
-@contextlib.contextmanager
-def _passing_on_signals(watched: _Watched) -> Iterator[None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        del frame
-        watched.signalled(number)
-
-    before = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, handle)
-    except ValueError:  # not the main thread: the caller's handlers stay
-        pass
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def split_faults(text: str) -> tuple[str, str]:
-    """Split faulthandler's file into what a fatal signal and what the deadline made it write.
-
-    The headings are those of CPython's ``Modules/faulthandler.c``: ``Fatal Python error: ...`` and
-    ``Timeout (0:09:59)!``.
-    """
-    fatal = text.find("Fatal Python error")
-    timeout = text.find("Timeout (")
-    if fatal < 0:
-        return "", text[timeout:] if timeout >= 0 else ""
-    if 0 <= timeout < fatal:
-        return text[fatal:], text[timeout:fatal]
-    return text[fatal:], ""
-
-
-def _take_faults(folder: Path) -> str:
-    path = folder / FAULTS
-    text = tail(path, _FAULT_BYTES)
-    if not text:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-    return text
-
-
-def _signal_name(number: int | None) -> str:
-    if number is None:
-        return ""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _disk_full(folder: Path) -> bool:
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return False
-    return status.f_bavail * status.f_frsize < _FULL_BYTES
+        return number in FROM_OUTSIDE and number not in self._sent

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -125,15 +126,18 @@ class Progress:
         prog: the command's name.
         folder: the run folder.
         log: the program's output, to be copied to stderr; None: show one line instead.
-        quiet: the program itself writes to our terminal, so show nothing.
+        quiet: the program itself writes to our terminal, so one line is all.
 
-    Off a terminal there is one line, which names the run folder, once the program is at work: a
-    program that refuses its arguments has said so in one line, and its folder is gone.
+    That line names the run folder, so that it can be found while the program hangs. Where the
+    program's output is kept back it comes once the program is at work: one that refuses its
+    arguments has said so in one line, and its folder is gone.
     """
 
     def __init__(self, prog: str, folder: Path, *, log: Path | None, quiet: bool) -> None:
         self._prog = prog
-        self._start = "" if quiet else f"{prog}: recording in {folder}"
+        self._start = f"{prog}: recording in {folder}"
+        self._quiet = quiet
+        self._gone = False
         self._counters = Counters(folder)
         self._log = None if log is None else Growing(log)
         self._began = self._next = time.monotonic()
@@ -153,19 +157,24 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._copy_log()
-        if self._live is not None:
-            self._live.__exit__(kind, error, traceback)
+        with self._reader_may_leave():
+            self._copy_log()
+            if self._live is not None:
+                self._live.__exit__(kind, error, traceback)
 
     def tick(self) -> None:
         """Show what is new, at most four times a second."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next or self._gone:
             return
         self._next = now + _REFRESH_S
-        if self._start or self._live is not None:
+        with self._reader_may_leave():
+            self._show(now)
+
+    def _show(self, now: float) -> None:
+        if self._live is not None or (self._start and not self._quiet):
             self._counters.update()
-        if self._start and self._counters.at_work:
+        if self._start and (self._quiet or self._counters.at_work):
             print(self._start, file=sys.stderr, flush=True)
             self._start = ""
         self._copy_log()
@@ -173,6 +182,14 @@ class Progress:
             minutes, seconds = divmod(int(now - self._began), 60)
             line = f"{self._prog} {minutes:02d}:{seconds:02d} · {self._counters.text()}"
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    @contextlib.contextmanager
+    def _reader_may_leave(self) -> Iterator[None]:
+        """Go on without showing anything when the terminal has vanished: the run is what counts."""
+        try:
+            yield
+        except OSError:
+            self._gone = True
 
     def _copy_log(self) -> None:
         if self._log is None:

@@ -1,11 +1,9 @@
-"""The watched program's process tree: its CPU time, its stacks, and what is left of it."""
+"""The watched program's process tree: its CPU time, signals to it, and what is left of it."""
 
 import contextlib
-import shutil
-import subprocess
-import sys
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +14,7 @@ from harness.events.files import event_files, events_of, segments
 
 # A tree that waits for something uses a few milliseconds a second for timers and heartbeats.
 _IDLE_SHARE = 0.05
-_DUMP_TIMEOUT_S = 20.0
-_DUMPED_PROCESSES = 8
 _POLL_S = 0.05
-_MAX_STACKS = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -67,47 +62,17 @@ def processes(pid: int) -> list[psutil.Process]:
         return []
 
 
-def dump_stacks(pid: int, folder: Path) -> tuple[str, bool]:
-    """Take the Python stacks of a process and of its descendants that recorded events.
-
-    Returns:
-        The stacks, or why there are none, and whether there are any.
-    """
-    tool = Path(sys.executable).with_name("py-spy")
-    command = str(tool) if tool.exists() else shutil.which("py-spy")
-    if command is None:
-        return "py-spy is not installed", False
-    texts: list[str] = []
-    worked = False
-    for process in list(_recording(pid, folder))[:_DUMPED_PROCESSES]:
-        text, ok = _dump(command, process.pid)
-        texts.append(text)
-        worked = worked or ok
-    return "\n\n".join(texts)[:_MAX_STACKS], worked
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the process group that ``pid`` leads; nothing if it is gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
 
 
-def _recording(pid: int, folder: Path) -> Iterator[psutil.Process]:
+def recording_processes(pid: int, folder: Path) -> Iterator[psutil.Process]:
+    """Yield the process and those of its descendants that recorded events."""
     for process in processes(pid):
         if process.pid == pid or events_of(folder, process.pid).exists():
             yield process
-
-
-def _dump(command: str, pid: int) -> tuple[str, bool]:
-    try:
-        done = subprocess.run(
-            [command, "dump", "--pid", str(pid)],
-            capture_output=True,
-            timeout=_DUMP_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"py-spy did not finish within {_DUMP_TIMEOUT_S:.0f} s", False
-    except OSError as error:
-        return f"py-spy could not be started: {error}", False
-    if done.returncode != 0:
-        why = " ".join(done.stderr.decode("utf-8", errors="replace").split())
-        return f"py-spy could not look into process {pid}: {why}", False
-    return done.stdout.decode("utf-8", errors="replace"), True
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -130,7 +95,7 @@ def end_leftovers(mark: str, grace_s: float = 2.0) -> int:
     Helpers such as inductor's compile workers notice by themselves that the program is gone, and
     are given ``grace_s`` seconds to do so.
     """
-    left = _still_alive(marked(mark), grace_s)
+    left = still_alive(marked(mark), grace_s)
     if not left:
         return 0
     for end in (psutil.Process.terminate, psutil.Process.kill):
@@ -139,12 +104,12 @@ def end_leftovers(mark: str, grace_s: float = 2.0) -> int:
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 end(process)
-        if not _still_alive(alive, grace_s):
+        if not still_alive(alive, grace_s):
             break
     return len(left)
 
 
-def _still_alive(found: list[psutil.Process], grace_s: float) -> list[psutil.Process]:
+def still_alive(found: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
     """Wait until none runs, at most ``grace_s`` seconds; return those that still do."""
     deadline = time.monotonic() + grace_s
     # psutil's own wait waits for zombies too, and a container's first process may never reap them.

@@ -4,92 +4,117 @@ Events come in the order in which they were written: each thread's own events ar
 of different threads may be off by the time that a write takes.
 """
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from harness.events import schema
 from harness.timeline import calls, ladders
-from harness.timeline.model import (
-    BackwardCompile,
-    BlockMask,
-    DenseCall,
-    ErrorSeen,
-    FlaggedCall,
-    FxTrace,
-    Span,
-    Thread,
-)
+from harness.timeline.eager import EagerCalls
+from harness.timeline.folding import BOUNDS, Bounds, Folder
+from harness.timeline.model import HoldPass, Thread
+from harness.timeline.narrow import StepSeen
+from harness.timeline.numbering import Numbering
+from harness.timeline.points import Points
+from harness.timeline.sharing import Shared
+from harness.timeline.threads import Threads
 from harness.timeline.timeline import Timeline
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-SpanT = TypeVar("SpanT", bound=Span)
-
-WARMUP_DONE = "warmup_done"
-CUT_STACK = 24
-"""A recorded stack of this many frames may have lost its outermost ones."""
+_MAX_PROBES = 256
+_MAX_BEHALF = 256
+_TIME = operator.attrgetter("t_ns")
+_MAX_PASSES = 256
 
 
 class Builder:
     """Feeds one process's events into a ``Timeline``."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, bounds: Bounds = BOUNDS) -> None:
         self.timeline = Timeline(pid=pid)
-        self._calls = calls.Calls(self.timeline)
-        self._seqs = _Seqs()
-        self._open: dict[tuple[int, type[Span]], list[Span]] = {}
+        shared = Shared()
+        self._threads = Threads(self.timeline)
+        self._calls = calls.Calls(self.timeline, shared)
+        self._points = Points(self.timeline, shared)
+        self._eager = EagerCalls(self.timeline, shared)
+        self._shared = shared
+        self._folder = Folder(self.timeline, self._calls, self._points, bounds)
+        self._numbering = Numbering()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             schema.Header: self._header,
             schema.Probe: self._probe,
             schema.Gpu: self._gpu,
-            schema.ThreadStart: self._thread_start,
+            schema.ThreadStart: self._threads.started,
             schema.ThreadEnd: self._thread_end,
-            schema.ThreadError: self._thread_error,
+            schema.ThreadError: self._points.error,
             schema.FutureRead: self._future_read,
             schema.Wrapper: self._wrapper,
+            schema.Eager: self._eager.call,
+            schema.Stance: self._eager.stance,
             schema.GuardMiss: self._calls.guard_miss,
             schema.LockWait: self._calls.lock_wait,
             schema.Compile: self._calls.dynamo_compile,
             schema.CompileDetail: self._detail,
-            schema.FxTrace: self._fx_trace,
-            schema.BackwardCompile: self._backward_compile,
+            schema.FxTrace: self._points.fx_trace,
+            schema.BackwardCompile: self._points.backward_compile,
             schema.Backward: self._backward,
-            schema.DenseAttention: self._dense,
-            schema.BlockMask: self._block_mask,
-            schema.Step: self._step,
-            schema.Phase: self._phase,
+            schema.Autograd: self._autograd,
+            schema.DenseAttention: self._points.dense,
+            schema.BlockMask: self._points.block_mask,
             schema.Caches: self._caches,
             schema.Invariants: self._invariants,
+            schema.LeftOut: self._left_out,
+            schema.HoldPass: self._hold_pass,
+            schema.Schedule: self._schedule,
+            schema.MemoryPeak: self.timeline.memory.peak,
+            schema.MemoryCap: self.timeline.memory.cap,
+            schema.OutOfMemory: self.timeline.memory.request,
             schema.End: self._end,
         }
 
-    def add(self, event: schema.Event) -> None:
-        """Take in the next event."""
+    def add(self, event: schema.Event | StepSeen) -> None:
+        """Take in the next event; one whose number was there before is left out."""
         timeline = self.timeline
+        if not self._numbering.add(event.seq):
+            return
         timeline.t0 = timeline.t0 or event.t_ns
-        timeline.t1 = max(timeline.t1, event.t_ns)
-        self._seqs.add(event.seq)
-        thread = timeline.threads.get(event.tid)
+        if event.t_ns > timeline.t1:
+            timeline.t1 = event.t_ns
+        if isinstance(event, StepSeen):
+            self._threads.steps((event,))
+            return
+        if isinstance(event, schema.Memory):  # the device's, whichever thread looked at it
+            timeline.memory.sample(event)
+            return
+        event, thread = self._threads.meet(event)
         if thread is None:
-            thread = timeline.threads[event.tid] = Thread(event.tid, event.thread, t0=event.t_ns)
-        thread.t0 = thread.t0 or event.t_ns
-        thread.name = event.thread
-        thread.t1, thread.last_seq = event.t_ns, event.seq
-        if event.where and thread.tid != timeline.main_tid:
-            _tell_autograd(thread, event)
+            return
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)
         ladders.note(thread, event)
+        self._folder.after_event()
+
+    def steps(self, steps: Sequence[StepSeen]) -> None:
+        """Take in many steps at once, as ``add`` would one by one."""
+        new = self._numbering.only_new(steps)
+        if new:
+            self._threads.steps(new)
+            self.timeline.t0 = self.timeline.t0 or new[0].t_ns
+            self.timeline.t1 = max(self.timeline.t1, *map(_TIME, new))
 
     def skip(self, seq: int) -> None:
         """Count an event that this reader does not know, so that it is not taken for lost."""
-        self._seqs.add(seq)
+        self._numbering.add(seq)
 
     def finish(self, *, segments_deleted: bool) -> Timeline:
         """The timeline, complete. ``segments_deleted``: steady events were thrown away on disk."""
         # What was thrown away on purpose leaves gaps too, so nothing can be said then.
-        self.timeline.lost = 0 if segments_deleted else self._seqs.missing
+        self.timeline.lost = 0 if segments_deleted else self._numbering.missing
+        self.timeline.repeated = self._numbering.repeated
+        self._calls.finish()
+        for backward in self.timeline.backward_compiles:
+            known = self.timeline.forwards.get(backward.compile_id or "")
+            backward.forward = backward.forward or known
         return self.timeline
 
     def _thread(self, event: schema.BaseEvent) -> Thread:
@@ -99,37 +124,15 @@ class Builder:
         self.timeline.header = self.timeline.header or event
 
     def _probe(self, event: schema.Probe) -> None:
-        self.timeline.probes[event.data.name] = event.data
+        probes = self.timeline.probes
+        if event.data.name in probes or len(probes) < _MAX_PROBES:
+            probes[event.data.name] = event.data
 
     def _gpu(self, event: schema.Gpu) -> None:
         self.timeline.gpus = event.data.names
 
-    def _thread_start(self, event: schema.ThreadStart) -> None:
-        data = event.data
-        thread = self.timeline.threads.setdefault(
-            data.child_tid, Thread(data.child_tid, data.name, t0=event.t_ns)
-        )
-        thread.creator, thread.creation = event.tid, event.where
-        thread.autograd = False
-        thread.creation_seq = event.seq
-        ladders.started(thread, self.timeline.name(event.tid), event)
-
     def _thread_end(self, event: schema.ThreadEnd) -> None:
         self._thread(event).ended = True
-
-    def _thread_error(self, event: schema.ThreadError) -> None:
-        data = event.data
-        if data.chain:
-            self.timeline.errors.append(
-                ErrorSeen(
-                    tid=event.tid,
-                    t=event.t_ns,
-                    seq=event.seq,
-                    via=data.via,
-                    chain=data.chain,
-                    future=data.future,
-                )
-            )
 
     def _future_read(self, event: schema.FutureRead) -> None:
         self.timeline.futures_read.add(event.data.future)
@@ -139,153 +142,66 @@ class Builder:
         thread = self._thread(event)
         internal = data.code is not None and data.code.internal
         if data.context is not None and thread.context is None:
-            thread.context, thread.context_seq = data.context, event.seq
+            thread.context, thread.context_seq = self._shared.context(data.context), event.seq
         if not internal and thread.first_call is None:
             thread.first_call = event.t_ns
         self._calls.wrapper(event)
+        self._eager.wrapper(event)
         if data.fx_flag:
-            self.timeline.flagged.append(
-                FlaggedCall(
-                    tid=event.tid,
-                    t=event.t_ns,
-                    seq=event.seq,
-                    code=data.code,
-                    nested=data.nested,
-                    tracing=data.tracing_tids,
-                    compiling=data.compiling_tids,
-                    count=data.count,
-                    where=event.where,
-                )
-            )
+            self._points.flagged(event)
 
     def _detail(self, event: schema.CompileDetail) -> None:
         self.timeline.detail = event.data
         self.timeline.detail_disagreed = event.data.metrics != event.data.compiles
 
-    def _fx_trace(self, event: schema.FxTrace) -> None:
-        if event.edge == "exit":
-            self._close(FxTrace, event)
-            return
-        trace = FxTrace(
-            tid=event.tid,
-            t0=event.t_ns,
-            t1=None,
-            seqs=(event.seq,),
-            tracer=event.data.tracer,
-            in_compile=event.data.in_compile,
-            where=event.where,
-        )
-        self.timeline.fx_traces.append(self._opened(trace, event))
-
-    def _backward_compile(self, event: schema.BackwardCompile) -> None:
-        data = event.data
-        if event.edge == "exit":
-            closed = self._close(BackwardCompile, event)
-            if closed is not None:
-                closed.ok, closed.error = data.ok, data.error
-                closed.behalf = closed.behalf or data.behalf_tids
-            return
-        compile_ = BackwardCompile(
-            tid=event.tid,
-            t0=event.t_ns,
-            t1=None,
-            seqs=(event.seq,),
-            compile_id=event.compile_id,
-            behalf=data.behalf_tids,
-            where=event.where,
-        )
-        self.timeline.backward_compiles.append(self._opened(compile_, event))
+    def _autograd(self, event: schema.Autograd) -> None:
+        # A thread of C++ that no backward called is none of autograd's.
+        if event.data.behalf_tids:
+            thread = self._thread(event)
+            thread.device = event.data.device or thread.device
+            if len(thread.behalf) < _MAX_BEHALF:
+                thread.behalf = tuple(dict.fromkeys((*thread.behalf, *event.data.behalf_tids)))
 
     def _backward(self, event: schema.Backward) -> None:
-        self._thread(event).backwards = max(self._thread(event).backwards, event.data.count)
-
-    def _dense(self, event: schema.DenseAttention) -> None:
-        data = event.data
-        if data.kind == "fallback":
-            self.timeline.dense.append(
-                DenseCall(
-                    tid=event.tid,
-                    t=event.t_ns,
-                    seq=event.seq,
-                    shape=data.shape,
-                    dtype=data.dtype,
-                    scores_bytes=data.scores_bytes,
-                    count=data.count,
-                    where=event.where,
-                )
-            )
-
-    def _block_mask(self, event: schema.BlockMask) -> None:
-        data = event.data
-        if event.edge == "exit":
-            closed = self._close(BlockMask, event)
-            if closed is not None:
-                closed.error = data.error
-            return
-        mask = BlockMask(
-            tid=event.tid,
-            t0=event.t_ns,
-            t1=event.t_ns if event.edge == "instant" else None,
-            seqs=(event.seq,),
-            compiling=data.compiling_tids,
-            error=data.error,
-            where=event.where,
-        )
-        self.timeline.block_masks.append(self._opened(mask, event))
-
-    def _step(self, event: schema.Step) -> None:
-        self._thread(event).steps += 1
-
-    def _phase(self, event: schema.Phase) -> None:
-        if event.data.name == WARMUP_DONE and self.timeline.warmup_done is None:
-            self.timeline.warmup_done = event.t_ns
+        thread = self._thread(event)
+        thread.backwards = max(thread.backwards, event.data.count)
+        self._calls.backward(thread)
 
     def _caches(self, event: schema.Caches) -> None:
-        history = self._calls.history(event.data.code)
-        history.entries_at_end, history.entries_seq = event.data.entries, event.seq
+        data = event.data
+        if data.code.id not in self.timeline.codes and self.timeline.folded.codes:
+            return  # one of those that are no longer told of
+        history = self._calls.history(data.code)
+        entries = (calls.without_raw(entry) for entry in data.entries)
+        history.entries_at_end = tuple(entry for entry in entries if entry is not None)
+        history.entries_seq = event.seq
+        history.entries_left_out = data.left_out
 
     def _invariants(self, event: schema.Invariants) -> None:
         self.timeline.invariants = event
 
+    def _left_out(self, event: schema.LeftOut) -> None:
+        data, left_out = event.data, self.timeline.left_out
+        left_out[data.of] = max(data.count, left_out.get(data.of, 0))
+
+    def _hold_pass(self, event: schema.HoldPass) -> None:
+        data = event.data
+        if len(self.timeline.passes) >= _MAX_PASSES:
+            return
+        self.timeline.passes.append(
+            HoldPass(
+                tid=event.tid,
+                t=event.t_ns,
+                seq=event.seq,
+                number=data.number,
+                hold=data.hold,
+                waited_s=data.waited_s,
+            )
+        )
+
+    def _schedule(self, event: schema.Schedule) -> None:
+        self.timeline.schedule = event.data
+
     def _end(self, event: schema.End) -> None:
         self.timeline.end_seq = event.seq
-
-    def _opened(self, span: SpanT, event: schema.BaseEvent) -> SpanT:
-        if event.edge == "enter":
-            self._open.setdefault((event.tid, type(span)), []).append(span)
-        return span
-
-    def _close(self, kind: type[SpanT], event: schema.BaseEvent) -> SpanT | None:
-        spans = self._open.get((event.tid, kind))
-        if not spans:
-            return None
-        span = spans.pop()
-        span.t1, span.seqs = event.t_ns, (*span.seqs, event.seq)
-        return span if isinstance(span, kind) else None
-
-
-def _tell_autograd(thread: Thread, event: schema.BaseEvent) -> None:
-    """Tell autograd's threads by how their stack begins: in a library, and not in ``threading``."""
-    outermost = event.where[-1]
-    python = outermost.user or outermost.file.endswith("threading.py")
-    if python or thread.creator is not None or len(event.where) >= CUT_STACK:
-        return
-    thread.autograd = True
-
-
-class _Seqs:
-    """Counts the numbers missing from a sequence that arrives nearly in order."""
-
-    def __init__(self) -> None:
-        self._first: int | None = None
-        self._last = 0
-        self._seen = 0
-
-    def add(self, seq: int) -> None:
-        self._first = seq if self._first is None else min(self._first, seq)
-        self._last = max(self._last, seq)
-        self._seen += 1
-
-    @property
-    def missing(self) -> int:
-        return 0 if self._first is None else max(self._last - self._first + 1 - self._seen, 0)
+        self.timeline.exit_text = event.data.exit_text

@@ -1,25 +1,61 @@
 """Joins the events of one uncovered call: the miss, the wait for the lock and the compile."""
 
+import msgspec
+
 from harness.events import schema
-from harness.events.values import Code
-from harness.timeline.model import CodeHistory, Compile, LockWait, Sighting, Uncovered
+from harness.events.values import CacheEntry, Code
+from harness.timeline.history import CodeHistory, Sighting
+from harness.timeline.model import Compile, LockWait, Thread, Uncovered
 from harness.timeline.reasons import parse_all
+from harness.timeline.repeats import find_leader
+from harness.timeline.sharing import Shared, cut
+from harness.timeline.spans import end
 from harness.timeline.timeline import Timeline
 
 ALWAYS_RECORDED = 8
 """So many misses of one kind are recorded one by one; later ones are thinned out."""
+_MAX_DEEP = 64
+"""So many waits or compiles may be under way in one thread; of more, the outermost are given up."""
 
 
 class Calls:
     """Follows each thread from a call of compiled code to the compile that it led to."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, shared: Shared) -> None:
         self._timeline = timeline
+        self._shared = shared
+        self._callers: dict[int, None] = {}
         self._missed: dict[int, Uncovered] = {}
         self._waits: dict[int, list[LockWait]] = {}
         self._waited: dict[int, LockWait] = {}
         self._entered: dict[int, schema.Wrapper] = {}
         self._compiling: dict[int, list[Compile]] = {}
+        # The call that led to each compile under way.
+        self._callings: dict[int, Uncovered] = {}
+
+    def pending(self) -> set[int]:
+        """Identities of the calls, waits and compiles that are still going on."""
+        found = {id(call) for call in self._missed.values()}
+        found |= {id(wait) for wait in self._waited.values()}
+        found |= {id(wait) for waits in self._waits.values() for wait in waits}
+        for compiles in self._compiling.values():
+            found |= {id(compile_) for compile_ in compiles}
+        return found
+
+    def forget(self, tids: set[int]) -> None:
+        """Drop what is kept of threads that have ended."""
+        for by_thread in (self._missed, self._waits, self._waited, self._entered, self._compiling):
+            for tid in tids & by_thread.keys():
+                del by_thread[tid]
+
+    def finish(self) -> None:
+        """Judge the compiles that never ended by what is known of them."""
+        for call in self._callings.values():
+            call.leader = find_leader(self.history(call.code), call)
+
+    def backward(self, thread: Thread) -> None:
+        """Note that a thread called backward."""
+        self._callers[thread.tid] = None
 
     def history(self, code: Code) -> CodeHistory:
         """The history of a code object, made when it is first met."""
@@ -34,11 +70,9 @@ class Calls:
         Autograd's thread works for whoever called backward; while only one thread has done so, that
         is known. Where several have, the event stays autograd's.
         """
-        threads = self._timeline.threads
-        if not threads[event.tid].autograd:
-            return event.tid
-        callers = [thread.tid for thread in threads.values() if thread.backwards]
-        return callers[0] if len(callers) == 1 else event.tid
+        if self._timeline.threads[event.tid].autograd and len(self._callers) == 1:
+            return next(iter(self._callers))
+        return event.tid
 
     def _sight(self, history: CodeHistory, event: schema.BaseEvent) -> None:
         tid = self._tid(event)
@@ -70,8 +104,8 @@ class Calls:
             tid=tid,
             t=event.t_ns,
             seqs=(event.seq,),
-            context=event.data.context,
-            where=event.where,
+            context=self._shared.context(event.data.context),
+            where=self._shared.one(event.where),
             count=event.data.count,
         )
         history.uncovered.append(call)
@@ -83,7 +117,7 @@ class Calls:
         if event.edge == "exit":
             if waits:
                 wait = waits.pop()
-                wait.t1, wait.seqs = event.t_ns, (*wait.seqs, event.seq)
+                end(wait, event)
                 self._waited[event.tid] = wait
             return
         wait = LockWait(
@@ -95,6 +129,7 @@ class Calls:
             owner=event.data.owner_tid,
         )
         waits.append(wait)
+        del waits[:-_MAX_DEEP]
         self._timeline.lock_waits.append(wait)
 
     def dynamo_compile(self, event: schema.Compile) -> None:
@@ -117,17 +152,23 @@ class Calls:
             seqs=(event.seq,),
             code=data.code,
             compile_id=event.compile_id,
-            context=data.context,
-            inputs=data.inputs,
+            context=self._shared.context(data.context),
+            inputs=self._shared.one(data.inputs),
             entries=data.entries,
             limit=data.limit,
-            where=event.where,
+            where=self._shared.one(event.where),
         )
         history.compiles.append(compile_)
         call = self._call_of(event, history)
         call.compile, call.seqs = compile_, (*call.seqs, event.seq)
-        call.context = data.context or call.context
-        self._compiling.setdefault(event.tid, []).append(compile_)
+        call.context = compile_.context or call.context
+        self._callings[id(compile_)] = call
+        history.makers.add(compile_.tid)
+        running = self._compiling.setdefault(event.tid, [])
+        running.append(compile_)
+        for given_up in running[:-_MAX_DEEP]:
+            self._callings.pop(id(given_up), None)
+        del running[:-_MAX_DEEP]
         self._remember_id(compile_)
         return compile_
 
@@ -142,9 +183,9 @@ class Calls:
                 tid=owner,
                 t=event.t_ns,
                 seqs=(),
-                context=event.data.context,
+                context=self._shared.context(event.data.context),
                 no_entry=self._found_no_entry(history, owner),
-                where=event.where,
+                where=self._shared.one(event.where),
             )
             history.uncovered.append(call)
             if entered is not None and _may_be(entered, code):
@@ -163,9 +204,9 @@ class Calls:
         timeline = self._timeline
         if timeline.live("wrapper") and timeline.live("lock"):
             return False
-        earlier = [c for c in history.compiles[:-1] if c.tid == tid]
         missed = history.sightings[tid].misses
-        return timeline.live("guards") and not earlier and missed < ALWAYS_RECORDED
+        again = tid in history.makers
+        return timeline.live("guards") and not again and missed < ALWAYS_RECORDED
 
     def _compile_ended(self, event: schema.Compile) -> None:
         data = event.data
@@ -176,16 +217,20 @@ class Calls:
         )
         if compile_ is None:
             compile_ = self._compile_began(event)
+            end(compile_, event)
+            compile_.seqs = (event.seq,)
         else:
-            compile_.seqs = (*compile_.seqs, event.seq)
-        self._compiling[event.tid].remove(compile_)
-        compile_.t1 = event.t_ns
+            end(compile_, event)
+        self._compiling[event.tid] = [c for c in running if c is not compile_]
         compile_.compile_id = event.compile_id or compile_.compile_id
-        compile_.context = compile_.context or data.context
-        compile_.ok, compile_.error, compile_.limit_hit = data.ok, data.error, data.limit_hit
-        compile_.reasons, compile_.entry = parse_all(data.reasons), data.entry
+        compile_.context = compile_.context or self._shared.context(data.context)
+        compile_.ok, compile_.error, compile_.limit_hit = data.ok, cut(data.error), data.limit_hit
+        compile_.reasons, compile_.entry = parse_all(data.reasons), without_raw(data.entry)
         compile_.limit = compile_.limit if data.limit is None else data.limit
         self._remember_id(compile_)
+        call = self._callings.pop(id(compile_), None)
+        if call is not None:
+            call.leader = find_leader(self.history(compile_.code), call)
         # What was entered or waited for inside the compile belongs to it, not to a later call.
         self._entered.pop(event.tid, None)
         self._waited.pop(event.tid, None)
@@ -198,6 +243,13 @@ class Calls:
         thread = self._timeline.threads[event.tid]
         if thread.first_call is None and code is not None and not code.internal:
             thread.first_call = event.t_ns
+
+
+def without_raw(entry: CacheEntry | None) -> CacheEntry | None:
+    """A cache entry without its global state, which would keep a whole chunk of its file alive."""
+    if entry is None or entry.global_state is None:
+        return entry
+    return msgspec.structs.replace(entry, global_state=None)
 
 
 def _may_be(entered: schema.Wrapper, code: Code) -> bool:

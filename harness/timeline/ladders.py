@@ -81,6 +81,11 @@ def _instant(event: schema.Event) -> tuple[str, str] | None:
             said = _call(event)
         case schema.GuardMiss():
             said = "misses the cache", _missed(event)
+        case schema.Eager():
+            said = "ran eager", f"`{event.data.code.name}`: {event.data.route.replace('_', ' ')}"
+        case schema.Stance():
+            skipping = ", guards skipped" if event.data.skip_guards else ""
+            said = "sets the stance", f"{event.data.stance}{skipping}"
         case schema.DenseAttention() if event.data.kind == "fallback":
             said = "dense attention", f"{list(event.data.shape)} {event.data.dtype}"
         case schema.ThreadError() if event.data.chain:

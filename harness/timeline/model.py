@@ -1,7 +1,11 @@
 """What a timeline is made of: compact records of the events that causes and reports need.
 
 Times are nanoseconds of CLOCK_MONOTONIC. ``seqs`` are sequence numbers of events in the recording
-of one process; a record that never ended has no end time.
+of one process; a record that never ended has no end time. ``times``: for so many alike a record
+stands, since a long recording's are folded (``harness.timeline.folding``).
+
+A thread's number here is its native id; where the system gave a native id to several threads, one
+after another, the later ones have numbers of their own (``harness.timeline.lives``).
 """
 
 from collections import deque
@@ -22,6 +26,7 @@ class Span:
     t0: int
     t1: int | None
     seqs: tuple[int, ...]
+    times: int = 1
 
     def covers(self, t: int) -> bool:
         """Whether time ``t`` lies inside."""
@@ -70,6 +75,7 @@ class Uncovered:
 
     ``t`` is when the call began, as far as it was seen. ``no_entry``: it compiled without a guard
     miss, so no entry existed when it called. ``compile`` is None where torch ran it eagerly.
+    ``leader``: the compile of another thread that it waited for and then repeated.
     """
 
     code: Code
@@ -80,83 +86,10 @@ class Uncovered:
     no_entry: bool = False
     wait: LockWait | None = None
     compile: Compile | None = None
+    leader: Compile | None = None
     where: tuple[Frame, ...] = ()
     count: int = 1
-
-
-@dataclass(slots=True)
-class Sighting:
-    """First and last event of one thread on one code object."""
-
-    t0: int
-    t1: int
-    seq: int
-    misses: int = 0
-
-
-@dataclass(slots=True)
-class CodeHistory:
-    """Everything seen of one compiled code object in one process.
-
-    ``autograd`` holds the process's threads that autograd started (see ``Thread.autograd``).
-    """
-
-    code: Code
-    compiles: list[Compile] = field(default_factory=list)
-    uncovered: list[Uncovered] = field(default_factory=list)
-    sightings: dict[int, Sighting] = field(default_factory=dict)
-    entries_at_end: tuple[CacheEntry, ...] | None = None
-    entries_seq: int = 0
-    autograd: set[int] = field(default_factory=set)
-    _warmup: list[Compile] | None = None
-
-    @property
-    def first_compiler(self) -> int | None:
-        """The thread whose compile of it began first."""
-        return min(self.compiles, key=lambda c: c.t0).tid if self.compiles else None
-
-    @property
-    def warmup_end(self) -> int | None:
-        """When another thread than its first compiler began to call it; None: never."""
-        first = self.first_compiler
-        others = [
-            seen.t0
-            for tid, seen in self.sightings.items()
-            if tid != first and tid not in self.autograd
-        ]
-        return min(others, default=None)
-
-    def warmup(self) -> list[Compile]:
-        """Compiles that began before a second thread called it. For a recording read to its end."""
-        if self._warmup is None:
-            end = self.warmup_end
-            self._warmup = [c for c in self.compiles if end is None or c.t0 < end]
-        return self._warmup
-
-    def after_warmup(self) -> list[Compile]:
-        """Compiles that began once another thread than the first compiler had called it."""
-        end = self.warmup_end
-        return [] if end is None else [c for c in self.compiles if c.t0 >= end]
-
-    def entries_before(self, t: int) -> list[Compile]:
-        """Compiles that had left an entry by time ``t``."""
-        return [c for c in self.compiles if c.made_entry and c.t1 is not None and c.t1 <= t]
-
-    def overlaps(self, tid: int) -> list[int]:
-        """Other threads whose interval of calls of this code object meets that of ``tid``.
-
-        Autograd's threads call on behalf of others: they are no others themselves, and meet others
-        only where there are two, one of which they cannot be working for.
-        """
-        own = self.sightings.get(tid)
-        if own is None:
-            return []
-        found = [
-            other
-            for other, seen in self.sightings.items()
-            if other not in {tid, *self.autograd} and seen.t0 <= own.t1 and own.t0 <= seen.t1
-        ]
-        return found if tid not in self.autograd or len(found) > 1 else []
+    times: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,10 +103,14 @@ class FxTrace(Span):
 
 @dataclass(slots=True, kw_only=True)
 class BackwardCompile(Span):
-    """A lazy backward compile, for the forward ``compile_id``, on behalf of ``behalf``."""
+    """A lazy backward compile, for the forward ``compile_id``, on behalf of ``behalf``.
+
+    ``forward``: the forward's compile; None if it is not known.
+    """
 
     compile_id: str | None
-    behalf: tuple[int, ...]
+    forward: Compile | None = None
+    behalf: tuple[int, ...] = ()
     ok: bool | None = None
     error: str = ""
     where: tuple[Frame, ...] = ()
@@ -192,6 +129,49 @@ class FlaggedCall:
     compiling: tuple[int, ...]
     count: int
     where: tuple[Frame, ...]
+    times: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class EagerCall:
+    """A call of compiled code that ran eager; ``by``: whose doing (see ``calls.EagerData``)."""
+
+    tid: int
+    t: int
+    seq: int
+    code: Code
+    route: str
+    detail: str
+    by: int | None
+    count: int
+    where: tuple[Frame, ...]
+    times: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class StanceSet:
+    """A thread set the stance of the process; ``stance`` is empty for the default one."""
+
+    tid: int
+    t: int
+    seq: int
+    stance: str
+    where: tuple[Frame, ...]
+    times: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class StanceCall:
+    """A call of compiled code under another stance than the default, which thread ``by`` set."""
+
+    tid: int
+    t: int
+    seq: int
+    code: Code
+    stance: str
+    by: int | None
+    where: tuple[Frame, ...]
+    times: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,6 +186,8 @@ class DenseCall:
     scores_bytes: int
     count: int
     where: tuple[Frame, ...]
+    device: str = ""
+    times: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +200,18 @@ class BlockMask(Span):
 
 
 @dataclass(slots=True, kw_only=True)
+class HoldPass:
+    """A thread passed a hold, the schedule's ``number``-th counted from 0, after ``waited_s``."""
+
+    tid: int
+    t: int
+    seq: int
+    number: int
+    hold: str
+    waited_s: float
+
+
+@dataclass(slots=True, kw_only=True)
 class ErrorSeen:
     """An exception that ended a thread, a future's call or the program."""
 
@@ -227,6 +221,7 @@ class ErrorSeen:
     via: Literal["main", "thread", "future"]
     chain: tuple[ErrorLink, ...]
     future: int | None
+    times: int = 1
 
     @property
     def error(self) -> ErrorLink:
@@ -251,23 +246,26 @@ class Rung:
     span: bool = False
 
 
-HEAD, TAIL = 60, 60
+RUNGS = 60
 
 
 @dataclass(slots=True)
 class Ladder:
-    """What a thread did, in order; the middle is left out when it grows long."""
+    """What a thread did, in order: its first and last ``kept`` steps."""
 
+    kept: int = RUNGS
     head: list[Rung] = field(default_factory=list)
-    tail: deque[Rung] = field(default_factory=lambda: deque(maxlen=TAIL))
+    tail: deque[Rung] | list[Rung] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, rung: Rung) -> None:
         """Append a step."""
-        if len(self.head) < HEAD:
+        if len(self.head) < self.kept:
             self.head.append(rung)
             return
-        self.left_out += len(self.tail) == TAIL
+        if not self.tail:  # an empty deque takes more room than all else of a thread
+            self.tail = deque(maxlen=self.kept)
+        self.left_out += len(self.tail) == self.kept
         self.tail.append(rung)
 
     def rungs(self) -> list[Rung]:
@@ -281,11 +279,14 @@ class Thread:
 
     ``autograd``: its Python stack begins inside a library and not in ``threading``, so C++ started
     it, as autograd does for its device threads. It works on behalf of the threads that called
-    backward.
+    backward: those in ``behalf``, where that was seen, and on the device ``device``. ``native`` is
+    its native id, and ``life`` which of the threads with that id it is.
     """
 
     tid: int
     name: str
+    native: int = 0
+    life: int = 1
     creator: int | None = None
     creation: tuple[Frame, ...] = ()
     creation_seq: int = 0
@@ -299,6 +300,8 @@ class Thread:
     steps: int = 0
     ended: bool = False
     autograd: bool = False
+    device: str = ""
+    behalf: tuple[int, ...] = ()
     ladder: Ladder = field(default_factory=Ladder)
 
     @property

@@ -7,8 +7,11 @@ joined by ``; `` under verbose logging.
 """
 
 import enum
+import functools
 import re
 from dataclasses import dataclass
+
+from harness.timeline.sharing import cut
 
 
 class Guard(enum.Enum):
@@ -75,6 +78,7 @@ _WORDING: tuple[tuple[re.Pattern[str], Guard], ...] = (
 """Wordings of single guards, the first that fits counts: a captured tensor's size is CAPTURED."""
 
 
+@functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Reason:
     """Classify one reason, with or without the entry's id in front."""
     body = text.split("\nUser stack trace:", 1)[0]
@@ -87,7 +91,7 @@ def parse(text: str) -> Reason:
 
 def parse_all(texts: tuple[str, ...]) -> tuple[Reason, ...]:
     """Classify a recompile's reasons."""
-    return tuple(parse(text) for text in texts if text.strip())
+    return tuple(parse(cut(text)) for text in texts if text.strip())
 
 
 def _guards(body: str) -> frozenset[Guard]:

@@ -2,44 +2,31 @@
 
 A recording can end anywhere: the process may have been killed in the middle of a line. It can also
 be younger or older than this reader: points and fields that it does not know are counted and left
-out.
+out. Reading never fails over what is in the files (see ``harness.events.lines``).
 """
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import contextlib
+import gc
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import Any, TypeVar
 
 from harness.events.ended import Ended, read_ended
-from harness.events.files import event_files, segment_number, segments
+from harness.events.files import ENDED, EVENTS, RUN, event_files, segment_number, segments
+from harness.events.lines import UNREADABLE, Lines, Reader
 from harness.events.run import Run, read_run
-from harness.events.schema import Event, Header, Step
+from harness.events.schema import SCHEMA_VERSION, Event, Header
 from harness.timeline.builder import Builder
+from harness.timeline.folding import BOUNDS, Bounds
+from harness.timeline.narrow import NARROW, StepSeen
 from harness.timeline.timeline import Timeline
 
+T = TypeVar("T")
 
-class _Peek(msgspec.Struct):
-    """What a line needs for its point to be told."""
-
-    point: str = ""
-    pid: int = 0
-    seq: int = 0
-
-
-_decode = msgspec.json.Decoder(Event).decode
-_peek = msgspec.json.Decoder(_Peek).decode
-_KNOWN = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
-
-
-@dataclass(slots=True)
-class Lines:
-    """How reading went: lines of unknown points, unreadable lines, files whose last line is cut."""
-
-    unknown: dict[str, int] = field(default_factory=dict)
-    damaged: int = 0
-    cut: int = 0
+_PID = operator.attrgetter("pid")
+MAX_PROCESSES = 256
+"""So many processes of a recording are told of."""
 
 
 class Recording:
@@ -49,56 +36,76 @@ class Recording:
         folder: the run folder.
         run: what was asked for; None if ``run.json`` is missing or unreadable.
         ended: how the program ended; None if ``ended.json`` is missing or unreadable.
+        unreadable: which of these two cannot be read although it is there, and why.
         lines: how reading went; complete after ``timelines()``.
         deleted_segments: segments of steady events that the recorder deleted to stay in bounds.
+        processes_left_out: processes beyond ``MAX_PROCESSES``, as far as they are counted.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, bounds: Bounds = BOUNDS) -> None:
         self.folder = Path(folder)
-        self.run = _run(self.folder)
-        self.ended = _ended(self.folder)
+        self.unreadable: dict[str, str] = {}
+        self.run: Run | None = self._whole(RUN, read_run)
+        self.ended: Ended | None = self._whole(ENDED, read_ended)
         self.lines = Lines()
         self.deleted_segments = 0
-        self._unknown_seqs: list[tuple[int, int]] = []
+        self.processes_left_out = 0
+        self._bounds = bounds
 
     def events(self) -> Iterator[Event]:
         """Every kept event, file by file. Raises OSError if the folder cannot be read."""
+        reader = Reader(Event, Lines())
         for path in event_files(self.folder):
-            yield from self._read(path)
+            for batch in reader.read(path):
+                yield from batch
 
     def steady(self) -> Iterator[Event]:
-        """Steady events that are still on disk."""
+        """Steady events that are still on disk. Raises OSError if the folder cannot be read."""
+        reader = Reader(Event, Lines())
         for path in segments(self.folder):
-            yield from self._read(path)
+            for batch in reader.read(path, may_be_gone=True):
+                yield from batch
 
     def timelines(self) -> list[Timeline]:
-        """One timeline a process, the main process first."""
-        self.lines, self._unknown_seqs = Lines(), []
-        builders: dict[int, Builder] = {}
-        main: int | None = None
-        for event in self.events():
-            if main is None and isinstance(event, Header):
-                main = event.pid
-            builder = builders.get(event.pid)
-            if builder is None:
-                builder = builders[event.pid] = Builder(event.pid)
-            builder.add(event)
-        for event in self.steady():
-            if event.pid in builders and isinstance(event, Step):
-                builders[event.pid].add(event)
-        for pid, seq in self._unknown_seqs:
-            if pid in builders:
-                builders[pid].skip(seq)
+        """One timeline a process, the main process first.
+
+        Raises OSError if the folder cannot be read.
+        """
+        with _without_collector():
+            return self._timelines()
+
+    def _timelines(self) -> list[Timeline]:
+        found = _Assembly(self._bounds)
+        for path in event_files(self.folder):
+            found.take(found.reader.read(path))
+        found.no_more_processes()
+        for path in segments(self.folder):
+            found.take(found.reader.read(path, may_be_gone=True))
+        self.lines = found.reader.lines
+        self.processes_left_out = len(found.left_out)
         self.deleted_segments = self._deleted()
-        found = [
-            builder.finish(segments_deleted=self.deleted_segments > 0)
-            for builder in builders.values()
-        ]
-        found.sort(key=lambda timeline: (timeline.pid != main, timeline.t0))
-        if found:
-            found[0].ended = self.ended
-            found[0].damaged = self.lines.damaged
-        return found
+        timelines = found.finish(segments_deleted=self.deleted_segments > 0)
+        if timelines:
+            timelines[0].ended = self.ended
+            timelines[0].damaged = self.lines.damaged
+        return timelines
+
+    @property
+    def empty(self) -> bool:
+        """Whether the main process's recording is there, and nothing is in it."""
+        try:
+            return (self.folder / EVENTS).stat().st_size == 0
+        except OSError:
+            return False
+
+    def _whole(self, name: str, read: Callable[[Path], T]) -> T | None:
+        try:
+            return read(self.folder)
+        except UNREADABLE as error:
+            self.unreadable[name] = f"{name} cannot be read: {error}"
+        except OSError as error:
+            self.unreadable[name] = f"{name} cannot be read: {error.strerror or error}"
+        return None
 
     def _deleted(self) -> int:
         first: dict[str, int] = {}
@@ -109,72 +116,89 @@ class Recording:
                 first[process] = min(first.get(process, number), number)
         return sum(number - 1 for number in first.values())
 
-    def _read(self, path: Path) -> Iterator[Event]:
-        with path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    self.lines.cut += 1
-                    return
-                if line.isspace():
-                    continue
-                try:
-                    event = _decode(line)
-                except msgspec.DecodeError:
-                    mended = _without_surrogates(line)
-                    if mended is None:
-                        self._unreadable(line)
-                    else:
-                        yield mended
-                else:
-                    yield event
 
-    def _unreadable(self, line: bytes) -> None:
-        try:
-            peek = _peek(line)
-        except msgspec.DecodeError:
-            peek = _Peek()
-        if peek.point and peek.point not in _KNOWN:
-            self.lines.unknown[peek.point] = self.lines.unknown.get(peek.point, 0) + 1
-            self._unknown_seqs.append((peek.pid, peek.seq))
-        else:
-            self.lines.damaged += 1
+def _by_process(batch: list[Any]) -> dict[int, list[Any]]:
+    """The events of each process, in order."""
+    found: dict[int, list[Any]] = dict.fromkeys(map(_PID, batch), batch)
+    if len(found) > 1:
+        found = {pid: [] for pid in found}
+        for event in batch:
+            found[event.pid].append(event)
+    return found
 
 
-def _without_surrogates(line: bytes) -> Event | None:
-    r"""Read a line with lone surrogates, which stand for a path's undecodable bytes.
-
-    Python's JSON writes and reads them, the JSON standard knows none; they are kept as ``\udcff``.
-    """
-    if b"\\ud" not in line:
-        return None
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the garbage collector from looking at events again and again: they form no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        event: Event = msgspec.convert(_mend(json.loads(line)), Event)
-    except (ValueError, msgspec.ValidationError):
-        return None
-    return event
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def _mend(value: object) -> object:
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode("utf-8")
-        case list():
-            return [_mend(item) for item in value]
-        case dict():
-            return {_mend(key): _mend(item) for key, item in value.items()}
-        case _:
-            return value
+class _Assembly:
+    """Hands each event to its process's builder."""
 
+    def __init__(self, bounds: Bounds) -> None:
+        self.reader = Reader(NARROW, Lines(), self._unknown)
+        self.left_out: set[int] = set()
+        self._bounds = bounds
+        self._builders: dict[int, Builder] = {}
+        self._main: int | None = None
+        self._unknown_first: list[tuple[int, int]] = []
+        self._complete = False
 
-def _run(folder: Path) -> Run | None:
-    try:
-        return read_run(folder)
-    except (OSError, msgspec.DecodeError):
-        return None
+    def take(self, batches: Iterator[list[Any]]) -> None:
+        """Take in the events of one file."""
+        for batch in batches:
+            kinds = set(map(type, batch))
+            if Header in kinds:
+                self._headers(batch)
+            for pid, own in _by_process(batch).items():
+                builder = self._builders.get(pid) or self._begin(pid)
+                if builder is not None and kinds == {StepSeen}:
+                    builder.steps(own)
+                elif builder is not None:
+                    for event in own:
+                        builder.add(event)
 
+    def no_more_processes(self) -> None:
+        """Let what comes now belong to the processes that are known: steady events only."""
+        self._complete = True
 
-def _ended(folder: Path) -> Ended | None:
-    try:
-        return read_ended(folder)
-    except (OSError, msgspec.DecodeError):
-        return None
+    def finish(self, *, segments_deleted: bool) -> list[Timeline]:
+        """The timelines, the main process's first."""
+        for pid, seq in self._unknown_first:
+            if pid in self._builders:
+                self._builders[pid].skip(seq)
+        builders = self._builders.values()
+        found = [builder.finish(segments_deleted=segments_deleted) for builder in builders]
+        found.sort(key=lambda timeline: (timeline.pid != self._main, timeline.t0))
+        return found
+
+    def _headers(self, batch: Sequence[Any]) -> None:
+        for event in batch:
+            if isinstance(event, Header):
+                self._main = event.pid if self._main is None else self._main
+                if event.data.schema > SCHEMA_VERSION:
+                    self.reader.lines.newer = max(self.reader.lines.newer, event.data.schema)
+
+    def _begin(self, pid: int) -> Builder | None:
+        if self._complete:
+            return None
+        if len(self._builders) >= MAX_PROCESSES:
+            if len(self.left_out) < MAX_PROCESSES:
+                self.left_out.add(pid)
+            return None
+        builder = self._builders[pid] = Builder(pid, self._bounds)
+        return builder
+
+    def _unknown(self, pid: int, seq: int) -> None:
+        builder = self._builders.get(pid)
+        if builder is not None:
+            builder.skip(seq)
+        elif len(self._unknown_first) < MAX_PROCESSES:
+            self._unknown_first.append((pid, seq))

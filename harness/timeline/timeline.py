@@ -4,27 +4,51 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from harness.events.calls import CompileDetailData
 from harness.events.ended import Ended
-from harness.events.schema import (
-    CompileDetailData,
-    Header,
-    Invariants,
-    ProbeData,
-)
+from harness.events.schedules import ScheduleData
+from harness.events.schema import Header, Invariants, ProbeData
+from harness.timeline import lives
+from harness.timeline.history import CodeHistory
+from harness.timeline.judging import Judgement, judge_all
+from harness.timeline.memory import MemoryUse
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
-    CodeHistory,
     Compile,
     DenseCall,
+    EagerCall,
     ErrorSeen,
     FlaggedCall,
     FxTrace,
+    HoldPass,
     LockWait,
+    StanceCall,
+    StanceSet,
     Thread,
 )
+from harness.timeline.spans import Index
 
 _STAND_IN = re.compile(r"(?:Dummy|thread)-\d+$")
+
+
+@dataclass(slots=True)
+class Folded:
+    """What a timeline no longer tells one by one, so as to stay small.
+
+    Attributes:
+        threads, callers, with_backward: threads that ended and of which nothing else is told; those
+            of them that called the program's compiled code, and backward.
+        codes, compiles: code objects that one thread alone called, and how often they compiled.
+        events: events of threads beyond the number that is followed at all.
+    """
+
+    threads: int = 0
+    callers: int = 0
+    with_backward: int = 0
+    codes: int = 0
+    compiles: int = 0
+    events: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -39,11 +63,20 @@ class Timeline:
         codes: histories of compiled code objects, by the recording's number, internal ones too.
         threads: threads by native id.
         flagged: calls that found the FX flag set.
-        forwards: dynamo compiles by compile id.
-        warmup_done: when the program said that its warm-up was over.
+        eager: calls of the program's compiled code that ran eager, of those that were followed.
+        stances: where threads set the stance, which is one for the process.
+        under_stance: calls under another stance than the default one.
+        forwards: dynamo compiles by compile id; in a long recording, the later ones.
+        schedule: the last that was said of the schedule; None if there was none.
+        passes: holds of the schedule that were passed, in order.
         end_seq: seq of the event that the interpreter's exit handlers wrote; None if there is none.
+        exit_text: the text that the program left with by ``sys.exit``; empty if there was none.
         lost: events that the recorder could not write, from gaps in the numbering.
+        left_out: how many events of a point the recorder left out to stay within its bounds.
         damaged: lines that could not be read.
+        repeated: events whose number had come before; they are left out.
+        clock_back: events of a thread that are older than the one before, by the clock.
+        folded: what is no longer told one by one.
     """
 
     pid: int
@@ -58,19 +91,32 @@ class Timeline:
     fx_traces: list[FxTrace] = field(default_factory=list)
     lock_waits: list[LockWait] = field(default_factory=list)
     flagged: list[FlaggedCall] = field(default_factory=list)
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    eager: list[EagerCall] = field(default_factory=list)
+    stances: list[StanceSet] = field(default_factory=list)
+    under_stance: list[StanceCall] = field(default_factory=list)
     dense: list[DenseCall] = field(default_factory=list)
     block_masks: list[BlockMask] = field(default_factory=list)
     errors: list[ErrorSeen] = field(default_factory=list)
     futures_read: set[int] = field(default_factory=set)
     invariants: Invariants | None = None
+    schedule: ScheduleData | None = None
+    passes: list[HoldPass] = field(default_factory=list)
     detail: CompileDetailData | None = None
     detail_disagreed: bool = False
-    warmup_done: int | None = None
     t0: int = 0
     t1: int = 0
     end_seq: int | None = None
+    exit_text: str = ""
     lost: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
     damaged: int = 0
+    repeated: int = 0
+    clock_back: int = 0
+    folded: Folded = field(default_factory=Folded)
+    _compiling: Index[Compile] | None = None
+    _tracing: Index[FxTrace] | None = None
+    _judged: dict[int, Judgement] | None = None
 
     @property
     def main_tid(self) -> int:
@@ -92,14 +138,28 @@ class Timeline:
         """The program's compiled code objects; torch's own internal ones are left out."""
         return (history for history in self.codes.values() if not history.code.internal)
 
+    def judgements(self) -> dict[int, Judgement]:
+        """Why uncovered calls of the program's code were not covered, by the call's identity.
+
+        For a recording read to its end.
+        """
+        if self._judged is None:
+            self._judged = judge_all(self.program_codes())
+        return self._judged
+
     @property
     def autograd(self) -> set[int]:
         """Threads that autograd started."""
         return {tid for tid, thread in self.threads.items() if thread.autograd}
 
+    def is_autograd(self, tid: int) -> bool:
+        """Whether autograd started a thread."""
+        thread = self.threads.get(tid)
+        return thread is not None and thread.autograd
+
     def served_by(self, tid: int) -> list[Thread]:
         """On whose behalf a thread may work: for autograd's, those that called backward."""
-        if tid not in self.autograd:
+        if not self.is_autograd(tid):
             return []
         return [t for t in self.threads.values() if t.backwards and not t.autograd]
 
@@ -112,18 +172,21 @@ class Timeline:
         found = [compile_ for history in self.program_codes() for compile_ in history.compiles]
         return sorted(found, key=lambda c: c.t0)
 
-    def compiling_at(self, t: int, *, other_than: int) -> list[Compile]:
-        """Dynamo compiles, internal ones too, that other threads were inside of at time ``t``."""
-        return [
-            compile_
-            for history in self.codes.values()
-            for compile_ in history.compiles
-            if compile_.on != other_than and compile_.covers(t)
-        ]
+    def compiling_at(self, t: int, *, other_than: int, within_ns: int = 0) -> list[Compile]:
+        """Dynamo compiles, internal ones too, that other threads were inside of at time ``t``.
+
+        With ``within_ns`` also those that had ended by so little before. For a recording read to
+        its end.
+        """
+        if self._compiling is None:
+            self._compiling = Index(c for h in self.codes.values() for c in h.compiles)
+        return [c for c in self._compiling.meeting(t - within_ns, t) if c.on != other_than]
 
     def tracing_at(self, t: int, *, other_than: int) -> list[FxTrace]:
-        """FX traces that other threads were inside of at time ``t``."""
-        return [trace for trace in self.fx_traces if trace.tid != other_than and trace.covers(t)]
+        """FX traces that other threads were inside of at time ``t``. As ``compiling_at``."""
+        if self._tracing is None:
+            self._tracing = Index(self.fx_traces)
+        return [trace for trace in self._tracing.covering(t) if trace.tid != other_than]
 
     def open_compiles(self) -> list[Compile]:
         """Dynamo compiles that began and never ended."""
@@ -141,9 +204,9 @@ class Timeline:
         """
         thread = self.threads.get(tid)
         if thread is None:
-            return f"thread-{tid}"
+            return f"thread-{lives.native(tid)}"
         stand_in = thread.autograd and _STAND_IN.match(thread.name)
-        return f"autograd-{tid}" if stand_in else thread.name
+        return f"autograd-{lives.native(tid)}" if stand_in else thread.name
 
     def workload_threads(self) -> list[Thread]:
         """Threads that called the program's compiled code, in order of their first call.

@@ -2,7 +2,8 @@
 
 Run under the watch (``test_hot_path.py`` does). Rounds with the probes and without them alternate
 in one process, because two processes differ by more than the probes cost: the FX question is put
-back into the closure of ``compile_wrapper``, and dynamo's guard hook is taken away and given back.
+back into the closure of ``compile_wrapper``, and dynamo's guard hook, where it is in its place, is
+taken away and given back.
 Measured twice: in the main thread alone, and in a thread that has just compiled while the main
 thread, which called before, waits for it.
 """
@@ -14,10 +15,37 @@ import threading
 import time
 
 import torch
+from _compile_race_child import following
 from _compile_race_child import torch_symbols as symbols
 from torch._C._dynamo.eval_frame import set_guard_complete_hook
 
-CALLS, ROUNDS = 500, 300
+# All in less than the ten seconds for which a parked thread is waited for.
+CALLS, ROUNDS = 50, 150
+
+
+def plain_function():
+    """A function with a code object of its own, so that no other one's entry fits it.
+
+    It computes something: dynamo keeps no entry for a function that does not, and evaluates no
+    guards when that is called.
+    """
+    names = {}
+    exec("def plain(x): return x + 1", names)
+    return names["plain"]
+
+
+def nothing_to_run(graph, inputs):
+    """A backend whose code is free, so that a call is dynamo's part of it and little else."""
+    return lambda x: (x,)
+
+
+def evaluates_guards(function, value):
+    """Whether dynamo asks its guard hook about a call."""
+    asked = []
+    set_guard_complete_hook(lambda hit: (asked.append(hit), hit)[1])
+    function(value)
+    set_guard_complete_hook(None)
+    return asked == [True]
 
 
 def question(wrapper):
@@ -34,16 +62,18 @@ def timed(function, value):
 
 
 def measured(plain):
-    function = torch.compile(plain, backend="eager")
+    function = torch.compile(plain, backend=nothing_to_run)
     value = torch.zeros(1)
-    for _ in range(CALLS):  # past the first calls, which are looked at
+    for _ in range(600):  # past the first calls, which are looked at
         function(value)
     cell = question(function)
     watched, bare = cell.cell_contents, cell.cell_contents.__wrapped__
     assert watched is not bare, "the wrapper probe is not live"
     resting = symbols._calm
+    assert any(follower._tap for follower in following._followers.values()), "no guards probe"
+    # Out of its place as a rule: then the watch adds nothing to the evaluation of guards.
     hook = set_guard_complete_hook(None)
-    assert hook is not None, "the guard probe is not live"
+    assert evaluates_guards(function, value), "no guarded frame is measured"
     rounds = {"bare": [], "wrapper": [], "guards": [], "watched": []}
     gc.disable()
     for number in range(ROUNDS):
@@ -70,10 +100,10 @@ def measured(plain):
 
 
 def main():
-    found = {"torch": torch.__version__, "alone": measured(lambda x: x)}
+    found = {"torch": torch.__version__, "alone": measured(plain_function())}
 
-    def compile_and_measure():  # a code object of its own: another one's entry would fit it as well
-        found["beside_a_parked_thread"] = measured(lambda x: x)
+    def compile_and_measure():
+        found["beside_a_parked_thread"] = measured(plain_function())
 
     thread = threading.Thread(target=compile_and_measure)
     thread.start()

@@ -11,12 +11,15 @@ PROBES = (
     "workload",
     "wrapper",
     "guards",
+    "eager",
+    "stance",
     "compiles",
     "lock",
     "fx",
     "backward",
     "attention",
     "block_mask",
+    "memory",
     "invariants",
 )
 STEP_NS = 10_000_000

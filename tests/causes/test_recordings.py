@@ -37,19 +37,37 @@ EXPECTED = {
     "backward_not_warmed+fixed": ("clean", set(), set()),
     "cold_start": ("found", {"CR208"}, {"CR208", "CR303"}),
     "cold_start+fixed": ("clean", set(), set()),
+    "closure_in_each_thread": ("found", {"CR208"}, {"CR208"}),
+    "closure_in_each_thread+fixed": ("clean", set(), set()),
     "c04": ("found", {"CR301"}, {"CR301"}),
     "fx_flag_in_compile+t211": ("found", {"CR101"}, {"CR101", "CR301", "CR901"}),
     "fx_flag_left_set": ("found", {"CR302"}, {"CR302"}),
     "block_mask": ("found", {"CR310"}, {"CR310", "CR901"}),
-    "c05": ("found", {"CR401"}, {"CR401"}),
+    "c05": ("found", {"CR401"}, {"CR401", "CR405"}),
+    "stance_leak": ("found", {"CR312"}, {"CR312"}),
+    "stance_leak+fixed": ("clean", set(), set()),
+    "dispatch_mode": ("found", {"CR318"}, {"CR318"}),
+    "dispatch_mode+fixed": ("clean", set(), set()),
+    "limit_used_up": ("found", {"CR403"}, {"CR403"}),
+    "limit_used_up+fixed": ("clean", set(), set()),
+    "checkpoint_mismatch": ("found", {"CR312"}, {"CR312", "CR404", "CR901"}),
+    "own_ways": ("clean", set(), set()),
+    "h200_autograd": ("clean", set(), set()),
     "dense_after_limit": ("found", {"CR107"}, {"CR107", "CR401"}),
     "dense_under_foreign_trace": ("found", {"CR301"}, {"CR301", "CR401", "CR901"}),
+    "dense_out_of_memory": ("found", {"CR401"}, {"CR401", "CR402", "CR901"}),
+    "dense_out_of_memory+fixed": ("clean", set(), set()),
+    "block_mask_out_of_memory": ("found", {"CR406"}, {"CR406", "CR901"}),
+    "out_of_memory": ("found", {"CR904"}, {"CR904", "CR901"}),
     "swallowed_future": ("found", {"CR901"}, {"CR901"}),
     "handled_future": ("clean", set(), set()),
     "crash_in_compile": ("found", {"CR902"}, {"CR902"}),
     "c08": ("found", {"CR903"}, {"CR903"}),
     "value_error": ("found", {"CR905"}, {"CR905"}),
+    "two_locks": ("found", {"CR903"}, {"CR903"}),
+    "killed_in_compile": ("found", {"CR906"}, {"CR906"}),
     "exit_code": ("found", {"CR905"}, {"CR905"}),
+    "left_with_a_text": ("found", {"CR905"}, {"CR905"}),
     "single_thread": ("clean", set(), set()),
     "both_modes_in_turn": ("clean", set(), set()),
     "c06": ("clean", set(), set()),
@@ -61,7 +79,7 @@ EXPECTED = {
     "h200_subproc_pool": ("clean", set(), set()),
 }
 # Recordings that need a cause, for the proof that each cause is needed. CR204 takes two GPUs: its
-# recording is hand-made, in test_rules.py.
+# recording is hand-made, in test_device_rules.py.
 NEEDED = {
     "CR101": "grad_mode",
     "CR102": "inference_mode",
@@ -76,11 +94,20 @@ NEEDED = {
     "CR302": "fx_flag_left_set",
     "CR303": "grad_mode",
     "CR310": "block_mask",
+    "CR312": "stance_leak",
+    "CR318": "dispatch_mode",
     "CR401": "c05",
+    "CR403": "limit_used_up",
+    "CR404": "checkpoint_mismatch",
+    "CR405": "c05",
+    "CR402": "dense_out_of_memory",
+    "CR406": "block_mask_out_of_memory",
+    "CR904": "out_of_memory",
     "CR901": "swallowed_future",
     "CR902": "crash_in_compile",
     "CR903": "c08",
     "CR905": "value_error",
+    "CR906": "killed_in_compile",
 }
 
 
@@ -149,7 +176,7 @@ def test_every_statement_points_at_events_that_exist(name):
         assert finding.statements
         for statement in finding.statements:
             assert set(statement.evidence) <= seqs
-            observed_in_events = finding.code not in {"CR902", "CR903", "CR905"}
+            observed_in_events = finding.code not in {"CR902", "CR903", "CR905", "CR906"}
             if statement.certainty == "observed" and observed_in_events:
                 assert statement.evidence, statement.text
 
@@ -249,3 +276,47 @@ def test_a_swallowed_error_stays_out_of_the_headline_that_explains_it():
     assert "CR901" in {f.code for f in report.findings}
     assert "swallowed" not in report.headline
     assert "swallowed" in diagnose(RECORDINGS / "swallowed_future").headline
+
+
+def test_autograds_device_thread_has_its_device_and_those_it_worked_for():
+    report = diagnose(RECORDINGS / "h200_autograd")
+    (thread,) = (t for t in report.threads if t.role == "autograd")
+    assert (thread.thread.name, thread.device) == ("pt_autograd_0", "cuda:0")
+    assert [of.name for of in thread.behalf] == ["MainThread", "drafter-0", "drafter-1"]
+    assert [t.thread.name for t in report.threads if t.device] == ["pt_autograd_0"]
+
+
+def test_who_runs_eager_by_choice_is_noted_and_who_has_nothing_to_compile_is_not():
+    report = diagnose(RECORDINGS / "own_ways")
+    notes = {note.code: note.text for note in report.notes}
+    assert set(notes) == {"CR312", "CR318"}
+    assert "`evaluates` and `MainThread` ran eager under a stance (`force_eager`)" in notes["CR312"]
+    assert "`counted` in thread `counts` ran eager under `_FlopCounterMode`" in notes["CR318"]
+
+
+def test_a_leaked_stance_is_told_with_both_sides():
+    (finding,) = diagnose(RECORDINGS / "stance_leak").findings
+    assert [stack.title for stack in finding.stacks] == ["ran eager", "set the stance"]
+    assert [thread.name for thread in finding.threads] == ["train", "evaluate"]
+    assert finding.statements[0].certainty == "observed"
+
+
+def test_the_lost_warning_follows_from_the_dense_calls():
+    findings = {f.code: f for f in diagnose(RECORDINGS / "c05").findings}
+    assert findings["CR405"].follows_from == ("CR401",)
+    assert [s.certainty for s in findings["CR405"].statements] == ["observed", "inferred"]
+
+
+def test_a_mismatch_of_a_recomputation_follows_from_what_made_it_eager():
+    findings = {f.code: f for f in diagnose(RECORDINGS / "checkpoint_mismatch").findings}
+    assert findings["CR404"].follows_from == ("CR312",)
+    assert "recomputation ran eager" in diagnose(RECORDINGS / "checkpoint_mismatch").headline
+
+
+def test_closures_that_threads_define_themselves_are_told_from_a_stampede():
+    """They share code and cache, but one's entry does not fit another: nothing was repeated."""
+    (finding,) = diagnose(RECORDINGS / "closure_in_each_thread").findings
+    assert "for the guard `scale == 2.5`" in finding.statements[-1].text
+    assert "define and compile the function once" in finding.remedy.text
+    (cold, _) = diagnose(RECORDINGS / "cold_start").findings
+    assert "one thread before the others start" in cold.remedy.text

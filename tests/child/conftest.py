@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.child.session import FAULTS
 from harness.child.settings import VARIABLE, Settings
 from harness.events.schema import Event
 from harness.supervise.launch import SITE
@@ -38,7 +39,7 @@ class Child:
         return [event for event in self.events(name) if isinstance(event, kind)]
 
     def files(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()} - {"faulthandler.txt"}
+        return {path.name for path in self.folder.iterdir()} - {FAULTS}
 
 
 Run = Callable[..., Child]

@@ -9,7 +9,8 @@ import time
 import msgspec
 import pytest
 
-from harness.child.recorder import Recorder, worth_recording
+from harness.child.bounds import worth_recording
+from harness.child.recorder import Recorder
 from harness.events.schema import (
     Event,
     GuardMiss,

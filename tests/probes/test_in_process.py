@@ -16,8 +16,10 @@ from harness.child.probes import (
     backward,
     block_mask,
     compiles,
+    eager,
     fx,
     lock,
+    stance,
     wrapper,
 )
 from harness.child.probes import guards as guards_probe
@@ -267,6 +269,10 @@ def test_entries_are_not_read_while_another_thread_compiles(caches_at_exit, reco
         (compiles.PROBE, "COMPILE"),
         (lock.PROBE, "COMPILE_LOCK"),
         (backward.PROBE, "INSTALL_CALLBACKS"),
+        (eager.PROBE, "PUSH_MODE"),
+        (eager.PROBE, "STANCE"),
+        (stance.PROBE, "SET_STANCE"),
+        (stance.PROBE, "SET_STANCE_BY_NAME"),
         (attention.PROBE, "MATH_ATTENTION"),
         (block_mask.PROBE, "DENSE_TO_ORDERED"),
         (guards_probe.PROBE, "SET_GUARD_HOOK"),

@@ -12,6 +12,7 @@ run's bytes, are then left out.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+# Torch's guards quote source lines with the end of their path.
+CUT_PATH = re.compile(r"# [^ ]*tests/(?:recordings/programs|cases)/")
+OOM_COUNTER = "/sys/fs/cgroup/job.slice/memory.events"
 
 
 def main() -> None:
@@ -27,6 +31,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--timeout", default="90")
     parser.add_argument("--no-detail", action="store_true")
+    parser.add_argument("--memory-cap", metavar="GIB")
     parser.add_argument("--from", dest="folder", type=Path)
     parser.add_argument("--replace", action="append", default=[], metavar="OLD=NEW")
     args = parser.parse_args()
@@ -46,6 +51,7 @@ def record(name: str, args: argparse.Namespace) -> None:
         program = next((ROOT / "tests" / "cases").glob(f"{base}*.py"))
     options = ["--timeout", args.timeout, "--python", args.python]
     options += ["--no-compile-detail"] if args.no_detail else []
+    options += ["--memory-cap", args.memory_cap] if args.memory_cap else []
     with tempfile.TemporaryDirectory() as out:
         words = [sys.executable, "-m", "harness.watch", *options, "--out", out, "--", str(program)]
         words += ["fixed"] if variant == "fixed" else []
@@ -77,11 +83,13 @@ def keep(source: Path, target: Path, python: str, programs: Path) -> None:
 
 def copy(source: Path, target: Path, replace: list[tuple[str, str]], *, slim: bool = False) -> None:
     target.mkdir(exist_ok=True)
-    for pattern in ("events*.jsonl", "steady-*.jsonl", "ended.json"):
+    for pattern in ("events*.jsonl", "steady-*.jsonl", "run.json", "ended.json"):
         for file in source.glob(pattern):
             text = file.read_text()
             if slim and file.suffix == ".jsonl":
                 text = "".join(map(without_stack, text.splitlines(keepends=True)))
+            text = re.sub(r'("oom_counter": ")[^"]+', rf"\1{OOM_COUNTER}", text)
+            text = CUT_PATH.sub("# ome/user/project/", text)
             for old, new in replace:
                 text = text.replace(old, new)
             (target / file.name).write_text(text)

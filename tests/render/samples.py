@@ -345,7 +345,16 @@ CLEAN = Report(
     threads=(
         ThreadReport(MAIN, "main", first_context="grad on", compiled_calls=True, ended=True),
         *(
-            ThreadReport(t, "workload", MAIN, (), "grad on", {}, True, 4, steps=4, ended=True)
+            ThreadReport(
+                t,
+                "workload",
+                created_by=MAIN,
+                first_context="grad on",
+                compiled_calls=True,
+                backwards=4,
+                steps=4,
+                ended=True,
+            )
             for t in DRAFTERS
         ),
     ),

@@ -86,7 +86,20 @@ def test_a_damaged_run_json_is_as_none(folder):
         ),
         (None, Ended(exit_code=0), "The program was not watched: its interpreter did not load"),
         ("not an event\n", Ended(exit_code=0), "The recording cannot be read: it has no header."),
-        ("", None, "The recording cannot be read: it has no header."),
+        ("", None, "The recording is empty."),
+        ("", Ended(exit_code=0), "The program was not watched: its recording is empty."),
+        ('{"point": "hea', None, "The recording cannot be read: it has no header."),
+        (
+            None,
+            Ended(exit_code=None, signal=9, signal_name="SIGKILL", killed_from_outside=True),
+            "The program was not watched. SIGKILL from outside ended it after 0.0 s.",
+        ),
+        ("", Ended(exit_code=1, disk_full=True), "The program was not watched: the disk was full."),
+        (
+            None,
+            Ended(exit_code=None, parent_killed=True, killed_from_outside=True),
+            "The program was not watched. The harness itself was killed after 0.0 s.",
+        ),
     ],
 )
 def test_why_nothing_was_recorded(events, ended, said, tmp_path, capsys):
@@ -123,11 +136,13 @@ def test_a_folder_that_cannot_be_written_is_reported_on_all_the_same(folder, cap
     ("arguments", "said"),
     [
         (["missing"], "missing is no folder"),
-        (["file"], "file is no folder"),
+        (["file"], "file is a file, not a run folder"),
         (["empty"], "empty is no run folder: it has neither events.jsonl nor ended.json"),
         (["run", "--format", "pdf"], "--format"),
-        (["run", "--out", "missing/out"], "missing"),
-        ([], "folder"),
+        (["run", "--out", "missing/out"], "cannot write to --out missing/out: No such file"),
+        (["run", "--out", "empty"], "cannot write to --out empty: Is a directory"),
+        (["run", "--out", "file/out"], "cannot write to --out file/out: Not a directory"),
+        ([], "harness.report: error: missing: PATH\n"),
     ],
 )
 def test_an_error_of_use_is_one_line(arguments, said, folder, capsys, monkeypatch):
@@ -143,3 +158,63 @@ def test_an_error_of_use_is_one_line(arguments, said, folder, capsys, monkeypatc
     assert captured.err.count("\n") == 1
     assert said.lower() in captured.err.lower()
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+class TestDamagedFolders:
+    """What can be read is reported, and what cannot is told from what is not there."""
+
+    @pytest.fixture
+    def clean(self, tmp_path):
+        return Path(shutil.copytree(RECORDING.with_name("single_thread"), tmp_path / "clean"))
+
+    def gaps(self, folder):
+        command.main([str(folder)])
+        report = read(folder)
+        return report, {item.name: item for item in report.not_watched}
+
+    @pytest.mark.parametrize("text", ["", '{"exit_code": ', "[]", "\x00\x00"])
+    def test_a_damaged_end_is_not_a_missing_one(self, clean, text):
+        (clean / "ended.json").write_text(text, encoding="utf-8")
+        report, gaps = self.gaps(clean)
+        assert report.ended is None
+        assert gaps["ended.json"].state == "damaged"
+        assert "cannot be read" in gaps["ended.json"].reason
+        # The recording itself came to its end, so nothing hangs on it.
+        assert not gaps["ended.json"].decisive
+
+    def test_a_damaged_end_of_a_recording_without_one(self, clean):
+        events = (clean / "events.jsonl").read_bytes().splitlines(keepends=True)
+        (clean / "events.jsonl").write_bytes(b"".join(events[:-1]))
+        (clean / "ended.json").write_text("{")
+        report, gaps = self.gaps(clean)
+        assert report.verdict == "incomplete"
+        assert "ended.json cannot be read" in gaps["the program's end"].reason
+        (clean / "ended.json").unlink()
+        assert "no ended.json is there" in self.gaps(clean)[1]["the program's end"].reason
+
+    def test_a_damaged_run_json_hides_what_was_asked_for(self, clean):
+        (clean / "run.json").write_text("{")
+        report, gaps = self.gaps(clean)
+        assert report.verdict == "incomplete"
+        assert (gaps["run.json"].state, gaps["run.json"].decisive) == ("damaged", True)
+
+    def test_half_a_line_is_said(self, clean):
+        events = clean / "events.jsonl"
+        events.write_bytes(events.read_bytes()[:-30])
+        report, gaps = self.gaps(clean)
+        assert "ends in the middle of a line" in gaps["recording"].reason
+        assert report.verdict == "incomplete"
+        assert "the recording was cut short" in gaps["the program's end"].reason
+
+    def test_a_folder_in_which_nothing_was_recorded_yet(self, tmp_path):
+        write_run(tmp_path, Run(prog="harness.watch", replay="python -m harness.watch -- x.py"))
+        assert command.main([str(tmp_path)]) == 3
+        assert read(tmp_path).headline == "There is no recording."
+
+    def test_an_ended_run_whose_events_are_gone(self, clean):
+        (clean / "events.jsonl").unlink()
+        report, _ = self.gaps(clean)
+        assert report.headline.endswith(
+            "or the recording is gone. It ended with exit code 0 after "
+            f"{report.ended.wall_s:.1f} s."
+        )

@@ -10,17 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.diagnosis.report import Counts, Environment, Finding, Remedy, ThreadRef, ThreadReport
+from harness.diagnosis.report import (
+    Counts,
+    Environment,
+    Finding,
+    Remedy,
+    SourceLine,
+    ThreadRef,
+    ThreadReport,
+)
 from harness.events.ended import Ended
 from harness.events.values import Frame
-from harness.render import chain, facts, text, write_all
+from harness.render import WRITERS, chain, facts, text, write_all
 from harness.render.lanes import PALETTE, lanes
 from harness.render.lines import cited, locate
 from harness.render.stacks import fold
 from harness.render.terminal import print_report
+from harness.render.text import natural
 from harness.render.view import View
 
-from .samples import DRAFTERS, ENDED, FOUND, MAIN, MISSED, PID, SAMPLES, STAMPEDE, THREADS
+from .samples import (
+    CLEAN,
+    DRAFTERS,
+    ENDED,
+    FOUND,
+    MAIN,
+    MISSED,
+    PID,
+    ROOT,
+    SAMPLES,
+    STAMPEDE,
+    THREADS,
+)
+
+ATTENTION = "/home/ada/dflash/dflash_min/attention.py"
+MODEL = "/home/ada/dflash/dflash_min/model.py"
+SOURCE = (
+    SourceLine(ATTENTION, 88, "return self.compiled(q)"),
+    SourceLine(MODEL, 141, "if a || b: <x>"),
+)
 
 
 def finding(code, *follows_from):
@@ -148,7 +176,7 @@ def test_counts_say_of_how_many_and_when_a_number_is_a_bound():
 @pytest.mark.parametrize(
     ("ended", "expected"),
     [
-        (None, "How the process ended is not known: its supervisor left no record."),
+        (None, "How the process ended is not known: there is no record of it that can be read."),
         (ENDED, "The process ended by itself with exit code 1 after 9.4 s."),
         (
             Ended(exit_code=None, signal=11, signal_name="SIGSEGV", wall_s=2),
@@ -210,7 +238,9 @@ def test_files_link_to_event_lines_and_replace_earlier_ones(tmp_path):
     page = paths["html"].read_text(encoding="utf-8")
     assert f'href="#event-{PID}-41">events.jsonl:2</a>' in page
     assert f'id="event-{PID}-41"' in page
-    assert len(list(tmp_path.iterdir())) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("events.jsonl", "report.md", "report.json", "report.html", "trace.json")
+    }
 
 
 def test_every_inner_link_of_the_page_has_its_place(tmp_path):
@@ -222,10 +252,10 @@ def test_every_inner_link_of_the_page_has_its_place(tmp_path):
 
 
 def test_no_file_name_becomes_an_address(tmp_path):
-    (tmp_path / "javascript:alert(1) [x](y).jsonl").write_text(event(41), encoding="utf-8")
+    (tmp_path / "events-javascript:alert(1) [x](y).jsonl").write_text(event(41), encoding="utf-8")
     paths = write_all(FOUND, tmp_path)
-    assert 'href="./javascript%3Aalert%281%29' in paths["html"].read_text(encoding="utf-8")
-    assert "(<./javascript%3Aalert%281%29" in paths["md"].read_text(encoding="utf-8")
+    assert 'href="./events-javascript%3Aalert%281%29' in paths["html"].read_text(encoding="utf-8")
+    assert "(<./events-javascript%3Aalert%281%29" in paths["md"].read_text(encoding="utf-8")
 
 
 def printed(report, **options):
@@ -284,3 +314,55 @@ def test_a_finding_that_follows_is_no_root():
     assert view.roots == ["CR101"]
     assert [f.code for f in view.chains[0]] == ["CR101", "CR303", "CR301"]
     assert view.created(DRAFTERS[0]) == "created by MainThread in start, dflash_min/pipeline.py:76"
+
+
+def test_names_are_listed_as_people_count():
+    threads = [ThreadRef(n, f"drafter-{n}", PID) for n in (10, 2, 1, 2)]
+    assert View(FOUND).names(threads) == "drafter-1, drafter-2 and drafter-10"
+    assert sorted(["b1", "a10", "a2", "", "a", "10", "9"], key=natural) == [
+        *("", "9", "10", "a", "a2", "a10", "b1")
+    ]
+
+
+def test_functions_that_some_thread_missed_come_first():
+    (covered,) = CLEAN.coverage
+    report = msgspec.structs.replace(FOUND, coverage=(covered, *FOUND.coverage, covered))
+    assert View(report).covered == [*FOUND.coverage, covered, covered]
+
+
+@pytest.mark.parametrize("width", [40, 52, 80, 133])
+@pytest.mark.parametrize("report", [FOUND, CLEAN], ids=["found", "clean"])
+def test_no_line_is_wider_than_the_terminal(width, report):
+    report = msgspec.structs.replace(report, source=SOURCE)
+    said = printed(report, width=width)
+    snippets = {line for f in report.findings for line in f.remedy.snippet.splitlines()}
+    pasted = {report.replay, *snippets}  # on lines of their own, to be pasted
+    wide = [line for line in said.splitlines() if len(line) > width]
+    assert [line for line in wide if line.strip() not in {each.strip() for each in pasted}] == []
+
+
+def test_source_lines_stand_under_the_frames_that_they_belong_to():
+    view = View(msgspec.structs.replace(FOUND, source=SOURCE))
+    markdown = WRITERS["md"](view)
+    assert "`~/dflash/dflash_min/attention.py:88` `__call__`<br>`return self.compiled(q)`" in (
+        markdown.replace("/home/ada", "~")
+    )
+    assert "`forward`: `if a || b: <x>`" in markdown
+    page = WRITERS["html"](view)
+    assert '<code class="source">if a || b: &lt;x&gt;</code>' in page
+    assert page.count('class="source"') > 4
+    one = msgspec.structs.replace(
+        FOUND, findings=(msgspec.structs.replace(ROOT, stacks=ROOT.stacks[:1]),), source=SOURCE
+    )
+    said = printed(one, width=80).splitlines()
+    at = said.index("  dflash_min/attention.py:88 __call__")
+    assert said[at + 1] == "      return self.compiled(q)"
+
+
+def test_a_cache_says_what_it_does_not_list():
+    (cache,) = FOUND.caches
+    assert "not listed" not in WRITERS["md"](View(FOUND)) + WRITERS["html"](View(FOUND))
+    more = msgspec.structs.replace(FOUND, caches=(msgspec.structs.replace(cache, left_out=1200),))
+    said = "1,200 more entries and rejections not listed; see the recording."
+    assert said in WRITERS["md"](View(more))
+    assert said in WRITERS["html"](View(more))

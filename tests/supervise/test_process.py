@@ -15,8 +15,11 @@ from dflash_min.errors import UsageError
 from harness.events.ended import Ended, read_ended
 from harness.events.schema import SCHEMA_VERSION
 from harness.supervise import process as process_module
+from harness.supervise.ending import Faults, split_faults, take_faults
 from harness.supervise.launch import Launch, WatchSettings
-from harness.supervise.process import split_faults, supervise
+from harness.supervise.oom import OomCounter
+from harness.supervise.process import supervise
+from harness.supervise.stacks import Stacks
 
 
 def events(folder: Path) -> list[dict]:
@@ -145,7 +148,7 @@ def test_the_stacks_at_the_deadline_name_every_thread(supervised) -> None:
 def test_without_py_spy_the_programs_own_faulthandler_gives_the_stacks(
     supervised, monkeypatch
 ) -> None:
-    monkeypatch.setattr(process_module, "dump_stacks", lambda *_: ("no right to look", False))
+    monkeypatch.setattr(process_module, "take_stacks", lambda *_: Stacks("no right to look"))
     ended, _ = supervised(
         "def waits(): input_lock.acquire()\nimport threading\n"
         "input_lock = threading.Lock(); input_lock.acquire(); waits()",
@@ -310,6 +313,83 @@ def test_being_told_to_end_is_passed_on_and_comes_from_outside(prepare, number) 
     assert ended.signal == number
     assert ended.killed_from_outside
     assert not ended.interrupted
+    assert ended.told_to_end == number.name
+    assert ended.sent == [number.name]
+    # What it was doing was looked at first.
+    assert "program.py" in ended.stacks
+    assert [wait.what for wait in ended.waits] == ["a sleep to end"]
+
+
+def test_a_terminal_says_so_twice_and_means_it_once(prepare) -> None:
+    """Hanging up, it sends SIGHUP from the shell and from the kernel."""
+    program = """
+        import signal, sys, time
+        def save(*_): time.sleep(1); print("saved"); sys.exit(0)
+        signal.signal(signal.SIGHUP, save); print("up", flush=True); time.sleep(60)
+    """
+    launch = prepare(program)
+    sender = _signal_when(launch.folder, "up", signal.SIGHUP, signal.SIGHUP, gap_s=0.1)
+    ended = supervise(launch)
+    sender.join()
+    assert (ended.exit_code, ended.told_to_end, ended.sent) == (0, "SIGHUP", ["SIGHUP"])
+    assert ended.stderr_tail == "up\nsaved\n"
+
+
+def test_a_signal_before_the_program_runs_is_passed_on_once_it_does(prepare, monkeypatch) -> None:
+    start = process_module.find_counter
+
+    def interrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start()
+
+    monkeypatch.setattr(process_module, "find_counter", interrupted)
+    ended = supervise(prepare("import time; time.sleep(60)"))
+    assert (ended.told_to_end, ended.signal) == ("SIGTERM", signal.SIGTERM)
+    assert ended.wall_s < 30
+
+
+def test_what_the_caller_wants_stops_the_program(prepare) -> None:
+    launch = prepare("import time; print('up', flush=True); time.sleep(60)")
+
+    def tick() -> str | None:
+        return "found CR101" if "up" in (launch.folder / "child.log").read_text() else None
+
+    ended = supervise(launch, tick)
+    assert (ended.stopped_on, ended.signal, ended.sent) == ("found CR101", 15, ["SIGTERM"])
+    assert not ended.killed_from_outside
+    assert not ended.deadline_hit
+
+
+def test_a_kill_by_the_kernel_for_want_of_memory_is_counted(prepare, monkeypatch, tmp_path) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 3\n")
+    monkeypatch.setattr(process_module, "find_counter", lambda: OomCounter(counter, 3))
+    # The program stands for the kernel as well: it counts its own kill.
+    program = """
+        import os, sys
+        open(sys.argv[1], "w").write("oom_kill 4\\n"); os.kill(os.getpid(), 9)
+    """
+    ended = supervise(prepare(program, str(counter)))
+    assert (ended.oom_kills, ended.oom_counter) == (1, str(counter))
+    assert ended.killed_from_outside
+
+
+def test_without_a_counter_it_is_not_known(prepare, monkeypatch) -> None:
+    monkeypatch.setattr(process_module, "find_counter", lambda: None)
+    ended = supervise(prepare("import os; os.kill(os.getpid(), 9)"))
+    assert (ended.oom_kills, ended.oom_counter) == (None, "")
+
+
+def test_no_guardian_is_left_and_one_that_cannot_be_started_is_done_without(
+    prepare, monkeypatch
+) -> None:
+    from harness.supervise import guard
+
+    supervise(prepare("pass"))
+    assert not psutil.Process().children()
+    launch = prepare("print('ran')")
+    monkeypatch.setattr(guard.sys, "executable", "/no/such/python")
+    assert supervise(launch).stderr_tail == "ran\n"
 
 
 def test_the_callers_signal_handlers_come_back(supervised) -> None:
@@ -341,3 +421,20 @@ def test_faulthandlers_text_is_split_by_its_headings() -> None:
     assert split_faults(fatal) == (fatal, "")
     assert split_faults(timeout) == ("", timeout)
     assert split_faults(timeout + fatal) == (fatal, timeout)
+
+
+def test_a_crash_of_faulthandlers_own_does_not_hide_the_signal_before_it(tmp_path) -> None:
+    segv, abort = "Fatal Python error: Segmentation fault\n", "Fatal Python error: Aborted\n"
+    assert Faults(f"{abort}Thread 1\n  File {segv}").first_signal(11) == signal.SIGABRT
+    assert Faults(segv).first_signal(11) == signal.SIGSEGV
+    assert Faults("").first_signal(6) == signal.SIGABRT
+    assert Faults(f"{abort}{segv}").first_signal(15) == signal.SIGTERM
+    assert Faults(f"{abort}{segv}").first_signal(None) is None
+
+
+def test_empty_files_of_faulthandlers_are_removed(tmp_path) -> None:
+    (tmp_path / "faulthandler.txt").touch()
+    (tmp_path / "faulthandler-7.txt").touch()
+    (tmp_path / "faulthandler-8.txt").write_text("Fatal Python error: Aborted\n")
+    assert take_faults(tmp_path) == Faults()
+    assert [path.name for path in tmp_path.iterdir()] == ["faulthandler-8.txt"]

@@ -64,8 +64,17 @@ def test_off_a_terminal_a_start_line_is_all(tmp_path, capfd, quiet) -> None:
     (tmp_path / "events.jsonl").write_bytes(event("phase", "enter", name="train"))
     with Progress("harness.run", tmp_path, log=None, quiet=quiet) as progress:
         progress.tick()
-    line = "" if quiet else f"harness.run: recording in {tmp_path}\n"
-    assert capfd.readouterr() == ("", line)
+    assert capfd.readouterr() == ("", f"harness.run: recording in {tmp_path}\n")
+
+
+def test_the_folder_is_named_before_a_program_of_somebody_elses_has_done_anything(
+    tmp_path, capfd
+) -> None:
+    with Progress("harness.watch", tmp_path, log=None, quiet=True) as progress:
+        progress.tick()
+        assert capfd.readouterr() == ("", f"harness.watch: recording in {tmp_path}\n")
+        progress.tick()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_there_is_no_line_before_the_program_is_at_work(tmp_path, capfd) -> None:

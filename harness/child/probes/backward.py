@@ -5,16 +5,16 @@ that autograd owns and all callers share, so that thread compiles on others' beh
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from .. import nesting
 from .. import torch_symbols as symbols
+from ..errors import in_words
 from ..recorder import Recorder, is_foreign_thread
 from ..settings import Settings
-
-_MAX_ERROR = 600
 
 
 class BackwardProbe:
@@ -61,17 +61,21 @@ def _wrap_install(
     @contextmanager
     def around(inner: AbstractContextManager[Any], compile_id: str) -> Iterator[Any]:
         data = {"behalf_tids": _on_behalf_of(recorder.local.tid, recorder.in_backward)}
-        recorder.emit("backward_compile", data, edge="enter", compile_id=compile_id, stack=True)
+        note_autograd(recorder)
+        begun = recorder.emit(
+            "backward_compile", data, edge="enter", compile_id=compile_id, stack=True
+        )
         recorder.look_at_all_threads()
         outcome: dict[str, Any] = {**data, "ok": True}
         try:
             with inner as value:
                 yield value
         except BaseException as error:
-            outcome.update(ok=False, error=_in_words(error))
+            outcome.update(ok=False, error=in_words(error))
             raise
         finally:
-            recorder.emit("backward_compile", outcome, edge="exit", compile_id=compile_id)
+            if begun:
+                recorder.emit("backward_compile", outcome, edge="exit", compile_id=compile_id)
             recorder.look_at_all_threads()
 
     @functools.wraps(original)
@@ -84,18 +88,30 @@ def _wrap_install(
     return install_callbacks
 
 
+def note_autograd(recorder: Recorder) -> None:
+    """Record, if the calling thread is one of C++, its device and for whom it works just now.
+
+    Autograd's device threads are (``Engine::thread_main`` in ``torch/csrc/autograd/engine.cpp``):
+    each makes its device the current one and runs the backward of all callers. Once for each set of
+    callers; never raises.
+    """
+    try:
+        if not is_foreign_thread():
+            return
+        behalf = sorted(_on_behalf_of(recorder.local.tid, recorder.in_backward))
+        if recorder.local.count(("autograd", tuple(behalf))) == 1:
+            cuda = sys.modules["torch"].cuda
+            device = f"cuda:{cuda.current_device()}" if cuda.is_initialized() else ""
+            recorder.emit("autograd", {"device": device, "behalf_tids": behalf}, stack=True)
+    except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+        recorder.lost += 1
+
+
 def _on_behalf_of(tid: int, callers: nesting.Depths) -> list[int]:
     if tid in callers and not is_foreign_thread():
         return [tid]
     # Autograd's own thread can be inside a backward call too: one nested in the caller's.
     return nesting.others(callers, tid) or ([tid] if tid in callers else [])
-
-
-def _in_words(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:_MAX_ERROR]
-    except Exception:  # noqa: BLE001 - an exception whose own text cannot be had
-        return type(error).__name__
 
 
 PROBE = BackwardProbe()

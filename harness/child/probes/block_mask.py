@@ -9,10 +9,9 @@ from typing import Any
 
 from .. import nesting
 from .. import torch_symbols as symbols
+from ..errors import in_words
 from ..recorder import Recorder
 from ..settings import Settings
-
-_MAX_ERROR = 600
 
 
 class BlockMaskProbe:
@@ -46,7 +45,7 @@ def _record(recorder: Recorder, compiling: list[int], error: BaseException | Non
         tids = sorted({*compiling, *nesting.others(recorder.compiling, recorder.local.tid)})
         data: dict[str, Any] = {"compiling_tids": tids}
         if error is not None:
-            data["error"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+            data["error"] = in_words(error)
         kind = (bool(tids), type(error).__name__)
         recorder.emit_counted("block_mask", kind, data, stack=True)
     except Exception:  # noqa: BLE001 - the watch must never break the program it watches

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from .. import caches, codes, context, gpus, nesting, torch_code, unseen
+from .. import caches, codes, context, following, gpus, nesting, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..detail import Detail
+from ..errors import in_words
 from ..recorder import Recorder
 from ..settings import Settings
 from .lock import CONTEXT
@@ -64,12 +65,16 @@ class _Begun:
     code: CodeType | None = None
     described: dict[str, Any] | None = None
     reasons: list[str] = field(default_factory=list)
+    written: bool = False
+    fullgraph: bool = False
+    called_ns: int = 0
 
 
 class _Compiles:
     def __init__(self, recorder: Recorder, detail: Detail | None) -> None:
         self._recorder = recorder
         self._detail = detail
+        self._follower = following.of(recorder)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun:
         """Record the start of a compile. Never raises."""
@@ -91,6 +96,7 @@ class _Compiles:
         recorder, local = self._recorder, self._recorder.local
         try:
             self._record_end(begun, result, error)
+            self._record_outcome(begun, result, error)
             gpus.record_once(recorder)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             recorder.lost += 1
@@ -108,6 +114,8 @@ class _Compiles:
         if torch_code.is_stand_in(code) and "fn" in variables:
             target = torch_code.stand_in_target(variables["fn"])
         begun.code, begun.described = code, codes.describe(code, target)
+        begun.fullgraph = bool(args[6] if len(args) > 6 else kwargs["one_graph"])
+        begun.called_ns = self._follower.compiling(begun.described)
         caches.remember(code, begun.described, begun.compile_id)
         data = {
             "code": begun.described,
@@ -116,14 +124,21 @@ class _Compiles:
             "entries": len(caches.entries_of(code, begun.described)),
             "limit": symbols.RECOMPILE_LIMIT.get(),
         }
-        self._recorder.emit(
+        seq = self._recorder.emit(
             "dynamo_compile", data, edge="enter", compile_id=begun.compile_id, stack=True
         )
+        begun.written = seq > 0
 
     def _record_end(self, begun: _Begun, result: Any, error: BaseException | None) -> None:
         if begun.code is None or begun.described is None:
             return
         guarded = getattr(result, "guarded_code", None)
+        # One failure among thousands of compiles is worth its line, though it has no beginning.
+        failed = {"code": begun.described, "error": "failed"}
+        if not begun.written and (
+            guarded is not None or not self._recorder.admits("dynamo_compile", failed)
+        ):
+            return
         data: dict[str, Any] = {
             "code": begun.described,
             "ok": guarded is not None,
@@ -132,13 +147,20 @@ class _Compiles:
         if guarded is not None:
             data["entry"] = caches.describe_entry(guarded.guard_manager, begun.compile_id)
         elif error is not None:
-            data["error"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+            data["error"] = in_words(error)
             data["limit_hit"] = torch_code.is_limit_hit(error)
         else:
             data["error"] = str(getattr(result, "skip_reason", None) or "frame skipped")[
                 :_MAX_ERROR
             ]
         self._recorder.emit("dynamo_compile", data, edge="exit", compile_id=begun.compile_id)
+
+    def _record_outcome(self, begun: _Begun, result: Any, error: BaseException | None) -> None:
+        if begun.described is not None:
+            left = following.left_to_python(result, error, fullgraph=begun.fullgraph)
+            raised = error is not None and left is None
+            if not raised:
+                self._follower.compiled(begun.described, begun.called_ns, left)
 
     def _own_reasons(self, begun: _Begun) -> list[str]:
         # A reason begins with the id of the compile whose entry did not fit: "0/1: GLOBAL_STATE".

@@ -46,8 +46,8 @@ def _watch_failures(future: Any, recorder: Recorder) -> None:
         if isinstance(exception, BaseException):
             # Before the future is told, since a reader may be waiting for it.
             number = next(numbers)
-            self.__dict__[_NUMBER] = number
-            record_error(recorder, "future", exception, number)
+            if record_error(recorder, "future", exception, number):
+                self.__dict__[_NUMBER] = number
         set_exception(self, exception)
 
     future.set_exception = recorded_set_exception

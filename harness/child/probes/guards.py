@@ -1,13 +1,15 @@
 """Guard misses, seen on the calling thread at the moment that they happen.
 
-Dynamo calls one process-wide hook after every evaluation of a frame's guards. An exception that
-leaves the hook ends the process, and a signal handler can raise one in any Python function, even
-before its first line. So the hook is a dict's own ``__getitem__``: a hit is a lookup in C, and a
-miss calls Python through ctypes, which lets no exception pass.
+A miss that leads to a compile shows where dynamo takes the compile lock for it. Others, and hits,
+show through the one process-wide hook that dynamo calls after every evaluation of a frame's guards.
+An exception that leaves the hook ends the process, and a signal handler can raise one in any Python
+function, even before its first line. So the hook is a dict's own ``__getitem__``, which calls
+Python through ctypes, which lets no exception pass.
 """
 
 import _thread
 import ctypes
+import functools
 import sys
 import threading
 import time
@@ -15,13 +17,16 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from .. import caches, codes, context, torch_code, unseen
+from .. import caches, codes, context, following, torch_code, unseen
 from .. import torch_symbols as symbols
-from ..recorder import Recorder, worth_recording
+from ..bounds import worth_recording
+from ..recorder import Recorder
 from ..settings import Settings
 from . import Unavailable
 
 _GRACE_S = 0.0005
+#: Where ``ThreadState.scratch`` keeps which frame's miss the hook has told of last.
+_TOLD = "miss told"
 
 
 class Conflict(Unavailable):
@@ -30,25 +35,83 @@ class Conflict(Unavailable):
     state = "conflict"
 
 
-def _hook(recorder: Recorder) -> Callable[[bool], bool]:
-    """Answers True to a hit; records a miss and answers False, as if nobody had been asked."""
+class GuardHook:
+    """The hook, in its place only while somebody must know of guards; a ``following.Tap``.
 
-    def record(_hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
+    Dynamo's call of a hook costs a cached call half a microsecond whatever the hook does. A miss
+    shows without it, since dynamo then takes the compile lock, unless the code object is one that
+    dynamo compiles no more.
+
+    In place, it answers True to a hit, in C while the tap is shut; it records a miss and answers
+    False, as if nobody had been asked. (A signal handler that raises before Python's first line is
+    reached can turn a hit that is told into a miss, so that the call compiles again: once in 2,700
+    such signals, all of them aimed there.)
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.is_open = False
+        self._keeps_misses = False
+        self._taken = ""
+        self._recorder = recorder
+        self._follower = following.of(recorder)
+        self._set = symbols.SET_GUARD_HOOK.get()
+        tell = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.py_object)(self._tell)
+        self._answers = type("OnGuard", (dict,), {"__missing__": tell})({True: True})
+        # One object for good: a thread may be inside of it when another takes it out.
+        self._hook: Callable[[bool], bool] = self._answers.__getitem__
+
+    def open(self) -> None:
+        """Have hits told."""
+        self._answers.pop(True, None)
+        self.is_open = True
+        self._put(self._hook)
+
+    def shut(self) -> None:
+        """Have hits told no more."""
+        self._answers[True] = True
+        self.is_open = False
+        self._put(self._hook if self._keeps_misses else None)
+
+    def keep_misses(self) -> None:
+        """Stay in place from now on, for the misses."""
+        self._keeps_misses = True
+        self._put(self._hook)
+
+    def owner(self) -> str:
+        """Who else has the place for the hook; empty if nobody has."""
+        current = self._set(None)
+        self._set(current)
+        return "" if current is None or current is self._hook else repr(current)
+
+    def report(self) -> None:
+        """Say so if somebody else had the place at some time."""
+        taken = self._taken or self.owner()
+        if taken:
+            reason = f"the program put {taken} in its place"
+            data = {"name": PROBE.name, "state": "conflict", "reason": reason}
+            self._recorder.emit("probe", data)
+
+    def _put(self, hook: Callable[[bool], bool] | None) -> None:
+        previous = self._set(hook)
+        if previous is not None and previous is not self._hook:
+            self._set(previous)
+            self._taken = self._taken or repr(previous)
+
+    def _tell(self, hit: bool) -> bool:  # noqa: FBT001 - dynamo's calling convention
         try:
-            _record_miss(recorder, sys._getframe(1))  # noqa: SLF001 - the caller is the clue
+            if hit:
+                self._follower.hit()
+            else:
+                _record_miss(self._recorder, sys._getframe(1))  # noqa: SLF001 - who called
         except Exception:  # noqa: BLE001 - an exception here would end the process
-            recorder.lost += 1
+            self._recorder.lost += 1
         except BaseException as error:  # noqa: BLE001
             # Ctrl-C, or a handler's SystemExit, came just now. It cannot be let through here, so it
             # is made to come again once this function has returned.
-            arguments = (error, threading.get_ident(), record.__code__)
+            self._follower.interrupted()
+            arguments = (error, threading.get_ident(), GuardHook._tell.__code__)
             _thread.start_new_thread(_raise_again, arguments)
-        return False
-
-    on_miss = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.py_object)(record)
-    answers = type("OnGuard", (dict,), {"__missing__": on_miss})({True: True})
-    hook: Callable[[bool], bool] = answers.__getitem__
-    return hook
+        return hit
 
 
 def _raise_again(error: BaseException, ident: int, code: CodeType) -> None:
@@ -71,41 +134,62 @@ def _runs(ident: int, code: CodeType) -> bool:
 
 
 class GuardsProbe:
-    """Sets dynamo's guard-complete hook."""
+    """Sees misses at dynamo's compile lock, and what else there is through its guard hook."""
 
     name = "guards"
-    modules: tuple[str, ...] = (symbols.EVAL_FRAME_MODULE, symbols.SKIP_FILES_CHECK.module)
+    modules: tuple[str, ...] = (
+        symbols.EVAL_FRAME_MODULE,
+        symbols.SKIP_FILES_CHECK.module,
+        symbols.COMPILE_LOCK.module,
+    )
 
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
-        """Set the hook. Raises Conflict if one is set already; that one stays."""
+        """Watch. Raises Conflict if somebody else's hook is set already; that one stays."""
         symbols.CACHE_ENTRIES.get()
-        set_hook = symbols.SET_GUARD_HOOK.get()
-        hook = _hook(recorder)
-        previous = set_hook(hook)
-        if previous is not None:
-            set_hook(previous)
-            raise Conflict(f"dynamo's guard-complete hook is taken by {previous!r}")
+        symbols.COMPILE_LOCK.get()
+        hook = GuardHook(recorder)
+        taken = hook.owner()
+        if taken:
+            raise Conflict(f"dynamo's guard-complete hook is taken by {taken}")
         unseen.hide_own_frames()
-        recorder.at_end.append(lambda: _report_replaced(recorder, hook))
+        following.of(recorder).attach(hook)
+        recorder.compile_wanted = functools.partial(_at_the_lock, recorder)  # type: ignore[method-assign]
+        recorder.at_end.append(hook.report)
 
 
-def _report_replaced(recorder: Recorder, hook: object) -> None:
-    set_hook = symbols.SET_GUARD_HOOK.get()
-    current = set_hook(None)
-    set_hook(current)
-    if current is not hook:
-        reason = f"the program put {current!r} in its place"
-        recorder.emit("probe", {"name": PROBE.name, "state": "conflict", "reason": reason})
+def _at_the_lock(recorder: Recorder, caller: FrameType) -> None:
+    """Record a miss that the hook was not there to tell of. Never raises."""
+    try:
+        wanted = torch_code.wanted_compile(caller)
+        told = recorder.local.scratch.pop(_TOLD, None)
+        if wanted is not None and wanted.missed and told not in _nearest(caller):
+            _record(recorder, wanted.code, wanted.target)
+    except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+        recorder.lost += 1
+
+
+def _nearest(frame: FrameType | None) -> list[int]:
+    """Ids of a frame and of the two that led to it."""
+    found: list[int] = []
+    while frame is not None and len(found) < 3:
+        found.append(id(frame))
+        frame = frame.f_back
+    return found
 
 
 def _record_miss(recorder: Recorder, frame: FrameType) -> None:
-    function = None
+    """Record a miss of which the hook told; ``frame`` has called what missed."""
+    recorder.local.scratch[_TOLD] = id(frame)
     if torch_code.is_compile_wrapper(frame.f_code):
         function = torch_code.compiled_function(frame)
     else:
         function = torch_code.called_module_function(frame)
-    code, target = torch_code.code_of(function)
+    _record(recorder, *torch_code.code_of(function))
+
+
+def _record(recorder: Recorder, code: CodeType | None, target: object) -> None:
     described = None if code is None else codes.describe(code, target)
+    following.of(recorder).missed(described)
     count = recorder.local.count(("guard_miss", described and described["id"]))
     if not worth_recording(count):
         return

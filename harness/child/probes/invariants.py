@@ -27,7 +27,7 @@ def _record(recorder: Recorder) -> None:
 
 
 def check(recorder: Recorder) -> dict[str, Any]:
-    """Return ``harness.events.schema.InvariantsData``; None where this torch has no such state.
+    """Return ``harness.events.calls.InvariantsData``; None where this torch has no such state.
 
     From torch 2.14 on the FX flag is each thread's own; the calling thread's is checked.
     """

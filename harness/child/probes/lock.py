@@ -1,5 +1,6 @@
 """Waits for dynamo's compile lock, behind which all compiles of a process queue."""
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -46,6 +47,7 @@ class WatchedLock:
         self._lock.release()
 
     def __enter__(self) -> bool:
+        self._recorder.compile_wanted(sys._getframe(1))  # noqa: SLF001 - it says what for
         outermost = not self._lock._is_owned()  # noqa: SLF001 - threading.Condition asks it too
         acquired = False
         try:
@@ -72,11 +74,12 @@ class WatchedLock:
 
     def _wait(self, timeout: float) -> bool:
         data = {"lock": _NAME, "owner_tid": self._owner}
-        self._recorder.emit("lock_wait", data, edge="enter", stack=True)
+        begun = self._recorder.emit("lock_wait", data, edge="enter", stack=True)
         try:
             acquired: bool = self._lock.acquire(timeout=timeout)
         finally:
-            self._recorder.emit("lock_wait", data, edge="exit")
+            if begun:
+                self._recorder.emit("lock_wait", data, edge="exit")
         return acquired
 
     def _keep_context(self) -> None:

@@ -1,6 +1,7 @@
 """Thread starts and ends, and the exceptions that end threads and the main program."""
 
 import functools
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -12,6 +13,10 @@ from ..recorder import Recorder
 from ..settings import Settings
 from ..stacks import user_stack
 from . import Unavailable
+
+# The starts of so many threads are written at once, a later one's once the thread has something to
+# say: a program may make threads all night, and those that never do anything of note are many.
+_STARTS = 2048
 
 
 class Threads:
@@ -37,10 +42,16 @@ class Threads:
 
 def _watch_starts(recorder: Recorder) -> None:
     start = threading.Thread.start
+    numbers = itertools.count(1)
 
     @functools.wraps(start)
     def recorded_start(self: threading.Thread) -> None:
         where = user_stack()
+        # One that is started twice has an id already, and start() refuses it.
+        if next(numbers) > _STARTS and self.ident is None:
+            recorder.hold_start(self, {"name": self.name, "daemon": self.daemon}, where)
+            start(self)
+            return
         start(self)
         # start() returns once the new thread runs, so its native id is known.
         data = {"child_tid": self.native_id, "name": self.name, "daemon": self.daemon}
@@ -55,7 +66,8 @@ def _watch_ends(recorder: Recorder) -> None:
 
     @functools.wraps(delete)
     def recorded_delete(self: threading.Thread) -> None:
-        recorder.emit("thread_end")
+        if not recorder.start_is_held(self):
+            recorder.emit("thread_end")
         delete(self)
 
     threading.Thread._delete = recorded_delete  # type: ignore[attr-defined]  # noqa: SLF001

@@ -38,11 +38,12 @@ class RecordingObserver:
         """Record the phase's enter and exit; events of this thread in between carry its name."""
         local = self._recorder.local
         outer, local.phase = local.phase, name
-        self._recorder.emit("phase", {"name": name}, edge="enter")
+        begun = self._recorder.emit("phase", {"name": name}, edge="enter")
         try:
             yield
         finally:
-            self._recorder.emit("phase", {"name": name}, edge="exit")
+            if begun:
+                self._recorder.emit("phase", {"name": name}, edge="exit")
             local.phase = outer
 
     def step(self, step: int, tokens: int, seconds: float) -> None:

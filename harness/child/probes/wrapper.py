@@ -15,11 +15,13 @@ import time
 from types import FrameType
 from typing import Any
 
-from .. import codes, context, nesting, torch_code
+from .. import codes, context, following, nesting, torch_code
 from .. import torch_symbols as symbols
 from ..recorder import Recorder, is_foreign_thread
 from ..settings import Settings
+from ..stacks import user_stack
 from . import Unavailable
+from .backward import note_autograd
 
 # Calls looked at in one thread after a change of epoch: enough for a step that calls a few compiled
 # functions, few enough to cost nothing.
@@ -110,6 +112,7 @@ class _Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._follower = following.of(recorder)
         self._rests = True
         self._threads: dict[int, _Thread] = {}
         self._begun = (symbols.epoch(), time.monotonic())
@@ -190,8 +193,16 @@ class _Watch:
         if thread.left <= 0:
             symbols.settle(epoch)
             self.rest()
+        if thread.foreign:
+            note_autograd(recorder)  # it recomputes a checkpointed call, say
         code = codes.describe_function(torch_code.compiled_function(frame))
         number = 0 if code is None else code["id"]
+        where = user_stack()
+        # The last look only tells what came of the call before it: the next call is not seen.
+        if thread.left > 0:
+            self._follower.entered(code, where)
+        else:
+            self._follower.settle()
         if number in thread.seen:
             return
         thread.seen.add(number)
@@ -202,19 +213,24 @@ class _Watch:
         if count > _ALWAYS and count & (count - 1):
             return
         data: dict[str, Any] = {"code": code, "first": first, "count": count}
+        stance = self._follower.stance()
+        if stance is not None:
+            data["stance"], data["stance_tid"] = stance.detail, stance.by_tid
         if first:
             data["context"] = context.describe()
-        recorder.emit("wrapper", data, stack=True)
+        recorder.emit("wrapper", data, where=where)
 
     def _flagged(self, frame: FrameType) -> None:
         recorder, tid = self._recorder, self._recorder.local.tid
         code = codes.describe_function(torch_code.compiled_function(frame))
         nested = symbols.nested_outcome()
+        tracing = nesting.inside(recorder.tracing)
+        self._follower.flagged(code, nested, tracing)
         data = {
             "code": code,
             "fx_flag": True,
             "nested": nested,
-            "tracing_tids": nesting.inside(recorder.tracing),
+            "tracing_tids": tracing,
             "compiling_tids": nesting.others(recorder.compiling, tid),
         }
         kind = ("flagged", code and code["id"], nested)

@@ -1,0 +1,120 @@
+"""CR402: dense attention outside compiled code ran out of memory."""
+
+from collections.abc import Sequence
+
+from harness.causes import out_of_memory, words
+from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.dense_memory import need_of, needed
+from harness.causes.out_of_memory import Failure
+from harness.diagnosis.report import Remedy, Statement
+from harness.events.memory import size
+from harness.timeline.model import DenseCall
+from harness.timeline.timeline import Timeline
+
+EXPLANATION = Explanation(
+    code="CR402",
+    title="out-of-memory-from-a-fallback",
+    what=(
+        "`torch.OutOfMemoryError`, or `DefaultCPUAllocator: can't allocate memory` on a CPU, in a "
+        "`flex_attention` call that should have been compiled and ran dense instead."
+    ),
+    why=(
+        "The fused kernel never holds the score matrix. The dense one holds B x H x Q x KV "
+        "elements, three times in float32 for the forward and six times for a backward, so memory "
+        "grows with the square of the length. More memory only moves the length at which it ends."
+    ),
+    evidence=(
+        "A request that failed while a frame of the dense kernel, outside compiled code, asked for "
+        "it. Where no frame tells, a request of the size of the scores, in a thread that had just "
+        "attended densely: that is inferred."
+    ),
+    remedy=Remedy(
+        text=(
+            "Remove what made attention run dense, which the finding that this one follows from "
+            "names; do not make the batch smaller. Compiled, the same call fits."
+        ),
+        snippet=(
+            "attention = torch.compile(flex_attention, dynamic=True)\n"
+            "out = attention(q, k, v, block_mask=mask, enable_gqa=True)"
+        ),
+        seen_to_work=(
+            "torch 2.11.0 on CUDA (1.4 GiB instead of 105 GiB at 8192 tokens); torch 2.13.0 on CPU"
+        ),
+    ),
+    versions="all",
+    upstream=("pytorch/pytorch#134756",),
+    needs=("attention",),
+    may_follow=("CR401",),
+)
+
+
+def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
+    """Failed requests that dense attention made."""
+    claimed: list[tuple[Failure, DenseCall | None, bool]] = []
+    for failure in out_of_memory.failures(timeline):
+        call, by_frame = out_of_memory.dense_call(timeline, failure)
+        if by_frame or call is not None:
+            claimed.append((failure, call, by_frame))
+    if not claimed:
+        return Outcome()
+    found = [failure for failure, _, _ in claimed]
+    tids = list(dict.fromkeys(failure.tid for failure in found))
+    first, call, _ = claimed[0]
+    own = first.data.sizes or ()
+    at = f" at B, H, Q, KV = {', '.join(map(str, own))}" if own else ""
+    return Outcome(
+        found=[
+            Found(
+                code="CR402",
+                statements=tuple(_statements(timeline, claimed)),
+                headline=(
+                    f"Dense attention in {words.object_(timeline, tids)} ran out of memory{at}: it "
+                    f"{out_of_memory.in_words(first)}."
+                ),
+                explains=out_of_memory.seqs(found),
+                because=frozenset(c.seq for _, c, _ in claimed if c is not None),
+                threads=words.refs(timeline, tids),
+                stacks=tuple(
+                    words.stack(timeline, f.tid, "ran out of memory", f.where, min(f.seqs))
+                    for f in found[:2]
+                ),
+            )
+        ]
+    )
+
+
+def _statements(
+    timeline: Timeline, claimed: Sequence[tuple[Failure, DenseCall | None, bool]]
+) -> list[Statement]:
+    statements = []
+    for failure, call, by_frame in claimed:
+        statements.append(out_of_memory.statement(timeline, failure))
+        statements.append(_for_what(timeline, failure, call, by_frame=by_frame))
+    known = [call for _, call, _ in claimed if call is not None]
+    if known:
+        statements += needed(timeline, max(known, key=lambda call: call.scores_bytes))
+    return statements
+
+
+def _for_what(
+    timeline: Timeline, failure: Failure, call: DenseCall | None, *, by_frame: bool
+) -> Statement:
+    data = failure.data
+    sizes = ""
+    if call is not None and data.asked is not None:
+        need = need_of(call.scores_bytes, call.dtype)
+        sizes = (
+            f"; its scores have B x H x Q x KV = {need.elements:,} elements, "
+            f"{size(need.elements * need.working_size)} in the type that it computes in"
+        )
+    seqs = words.seqs(failure.seqs, () if call is None else (call.seq,))
+    if by_frame:
+        part = "backward" if data.doing == "dense_backward" else "forward"
+        text = f"The request was made inside the dense {part}, outside compiled code{sizes}."
+        return Statement(text, "observed", seqs)
+    who = timeline.name(call.tid if call is not None else failure.tid)
+    text = (
+        f"A request of that size is one for the scores of the dense call that `{who}` had made"
+        f"{sizes}."
+    )
+    return Statement(text, "inferred", seqs)

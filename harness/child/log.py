@@ -1,0 +1,51 @@
+"""A file of whole lines, each written straight to the kernel, so that nothing dies with us."""
+
+import os
+
+
+class Log:
+    """A file that whole lines are appended to.
+
+    A program may close descriptors that it did not open (a daemon does) and then get the same
+    number for a file of its own, so the file behind the number is checked before each write.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._file = (-1, -1)
+        self._torn = False
+
+    def open(self) -> None:
+        """Open the file, which is made if need be. Raises OSError."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self._path, flags, 0o600)
+        status = os.fstat(self._descriptor)
+        self._file = (status.st_dev, status.st_ino)
+
+    def close(self) -> None:
+        """Close it, unless the program has closed our descriptor and got the number itself."""
+        if self._is_ours():
+            os.close(self._descriptor)
+
+    def write(self, line: bytes) -> None:
+        """Append one whole line. Raises OSError; what follows a line cut short is kept apart."""
+        if not self._is_ours():
+            self.open()
+        if self._torn:  # the last line was cut short by a full disk: keep this one apart from it
+            line = b"\n" + line
+        try:
+            written = os.write(self._descriptor, line)
+            while written < len(line):  # a nearly full disk cuts a write short
+                written += os.write(self._descriptor, line[written:])
+        except OSError:
+            self._torn = True
+            raise
+        self._torn = False
+
+    def _is_ours(self) -> bool:
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._file

@@ -1,0 +1,70 @@
+"""Memory: how much is in use, which request for it failed, and a bound on it if one is wanted."""
+
+import sys
+from typing import Any
+
+from .. import memory, memory_cap
+from .. import torch_symbols as symbols
+from ..memory_use import Sampler
+from ..out_of_memory import Requests
+from ..recorder import Recorder
+from ..settings import Settings
+from . import Unavailable
+
+
+class MemoryProbe:
+    """Samples at other probes' events and listens to the GPUs' allocator."""
+
+    name = "memory"
+    modules: tuple[str, ...] = (symbols.INIT_CUDA_CALL.module,)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:
+        """Start, and have the rest done when the program initialises CUDA, which it may never.
+
+        Raises:
+            Unavailable: this torch has no call for that, or no observer although it was built for
+                GPUs; or the bound that was asked for cannot be set.
+        """
+        torch: Any = sys.modules["torch"]
+        build = str(torch.version.cuda or torch.version.hip or "")
+        when_initialised = symbols.INIT_CUDA_CALL.get()
+        if build:
+            symbols.OOM_OBSERVER.get()
+        requests, sampler = Requests(recorder), Sampler(recorder)
+        cap = settings.memory_cap
+        if cap is not None and not memory_cap.gpu_is_visible(build):
+            requests.cap = _limit_data(recorder, cap)
+            cap = None
+        when_initialised(lambda: _on_gpus(recorder, requests, cap))
+        recorder.noted = sampler.noted  # type: ignore[method-assign]
+        recorder.failing = requests.failing  # type: ignore[method-assign]
+        recorder.at_end.append(sampler.record_peaks)
+
+
+def _limit_data(recorder: Recorder, cap: int) -> int:
+    try:
+        bound = memory_cap.limit_data(cap)
+    except (OSError, ValueError, ImportError) as error:
+        raise Unavailable(f"the system sets no bound of {cap} bytes: {error}") from error
+    recorder.emit("memory_cap", {"device": memory.CPU, "bytes": bound, "by": "RLIMIT_DATA"})
+    return bound
+
+
+def _on_gpus(recorder: Recorder, requests: Requests, cap: int | None) -> None:
+    """Run in the thread that initialises CUDA, before anything was allocated; never raises."""
+    cuda: Any = sys.modules["torch"].cuda
+    try:
+        memory.remember_totals(cuda)
+        symbols.OOM_OBSERVER.get()(requests.observe)
+        requests.observed = True
+        bounds = {} if cap is None else memory_cap.limit_gpus(cuda, cap)
+    except Exception as error:  # noqa: BLE001 - raised here, CUDA would be as good as broken
+        reason = f"when CUDA was initialised: {type(error).__name__}: {error}"
+        recorder.emit("probe", {"name": PROBE.name, "state": "failed", "reason": reason[:500]})
+        return
+    for device, bound in bounds.items():
+        data = {"device": device, "bytes": bound, "by": "set_per_process_memory_fraction"}
+        recorder.emit("memory_cap", data)
+
+
+PROBE = MemoryProbe()

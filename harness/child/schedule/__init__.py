@@ -1,0 +1,1 @@
+"""Holds: the same points that are recorded are where a schedule can make a thread wait."""

@@ -1,0 +1,81 @@
+"""Shows how far a search is: a bar on a terminal, a line for each find elsewhere."""
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from harness.schedule.results import Reported, SearchResult
+
+_LINES = 10
+"""Off a terminal, so many lines say how far it is, besides one for each find."""
+
+
+class Bar:
+    """Progress of a search on stderr; a context manager."""
+
+    def __init__(self, prog: str, total: int) -> None:
+        self._prog = prog
+        self._total = total
+        self._every = max(total // _LINES, 1)
+        self._said = 0
+        console = Console(stderr=True)
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn(prog),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[counts]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._progress.add_task(prog, total=total, counts="")
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def show(self, result: SearchResult) -> None:
+        """Show the counts."""
+        done = len(result.tried)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, counts=escape(result.said))
+        elif done >= self._said + self._every:
+            self._said = done
+            self._say(f"{done} of {self._total} · {result.said}")
+
+    def found(self, reported: Reported) -> None:
+        """Say what was found."""
+        codes = " ".join(reported.roots)
+        self._say(f"found {codes}, {reported.said} replays: {reported.schedule.text}")
+
+    def _say(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.console.print(escape(text), highlight=False)
+        else:
+            print(f"{self._prog}: {text}", file=sys.stderr, flush=True)

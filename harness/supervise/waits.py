@@ -1,0 +1,179 @@
+"""What a thread waits for, read off its stack.
+
+Python's own waits end in a known frame of the standard library. A lock's ``acquire`` and ``with``
+are C and leave no frame, so there the source line says which lock it is.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.child import boot
+from harness.events.ended import ThreadWait
+
+_CHILD = str(Path(boot.__file__).parent)
+_MAX_SOURCE = 160
+_MAX_FILE = 4 << 20
+
+
+class Frame(msgspec.Struct):
+    """A frame as py-spy names it; ``name`` is qualified from Python 3.11 on."""
+
+    name: str
+    filename: str
+    line: int
+    short_filename: str | None = None
+
+
+_COMPILE_LOCK = "dynamo's compile lock"
+# By the end of the file's name, then by the function: qualified, or (faulthandler) its last part;
+# "*" is any.
+_KNOWN: dict[str, dict[str, str]] = {
+    "/probes/lock.py": {"acquire": _COMPILE_LOCK, "_wait": _COMPILE_LOCK},
+    "/threading.py": {
+        "join": "the end of a thread",
+        "_wait_for_tstate_lock": "the end of a thread",
+        "_shutdown": "the end of every thread that is not a daemon",
+        "Condition.wait": "a condition",
+        "Condition.wait_for": "a condition",
+        "Event.wait": "an event",
+        "Semaphore.acquire": "a semaphore",
+        "Barrier.wait": "the other threads at a barrier",
+        "Barrier._wait": "the other threads at a barrier",
+        "wait": "a condition, an event or a barrier",
+        "wait_for": "a condition",
+    },
+    "/queue.py": {
+        "get": "an item of a queue",
+        "put": "room in a queue",
+        "join": "the work on a queue to be done",
+    },
+    "/concurrent/futures/_base.py": {
+        "result": "a future's result",
+        "exception": "a future's result",
+        "wait": "futures",
+        "as_completed": "futures",
+        "result_iterator": "a future's result",
+    },
+    "/concurrent/futures/thread.py": {
+        "_worker": "its executor's next job",
+        "shutdown": "the end of an executor's threads",
+    },
+    "/subprocess.py": dict.fromkeys(
+        ("wait", "_wait", "_try_wait", "communicate", "_communicate"), "another process's end"
+    ),
+    "/multiprocessing/popen_fork.py": {"poll": "another process's end"},
+    "/multiprocessing/connection.py": dict.fromkeys(
+        ("_recv", "recv", "recv_bytes", "_recv_bytes", "wait", "poll"), "word from another process"
+    ),
+    "/multiprocessing/synchronize.py": {
+        "__enter__": "a lock between processes",
+        "wait": "another process",
+    },
+    "/selectors.py": {"select": "input or output"},
+    "/socket.py": dict.fromkeys(("accept", "readinto"), "the network"),
+    "/asyncio/base_events.py": {"_run_once": "its event loop's next event"},
+    "<frozen importlib._bootstrap>": dict.fromkeys(
+        ("acquire", "__enter__", "_lock_unlock_module"), "the lock of a module being imported"
+    ),
+    "torch/autograd/graph.py": {"*": "a backward pass in autograd's engine"},
+    "torch/cuda/__init__.py": {"synchronize": "the GPU"},
+    "torch/distributed/distributed_c10d.py": dict.fromkeys(
+        ("barrier", "all_reduce", "all_gather", "broadcast", "recv"), "the other ranks"
+    ),
+}
+_ACQUIRE = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
+_WITH = re.compile(r"with\s+(?:\(\s*)?([\w.\[\]'\"]+)\s*(?:as\s+\w+\s*)?[:,)]")
+_SLEEP = re.compile(r"\bsleep\(")
+_GET = re.compile(r"([\w.\[\]'\"]+)\.(get|put|recv|wait|join|read|result)\(")
+
+_FAULT_THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call")
+_FAULT_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+def wait_of(pid: int, tid: int, thread: str, frames: Sequence[Frame]) -> ThreadWait:
+    """Say what a thread that does not run waits for.
+
+    Args:
+        pid: its process.
+        tid: native thread id.
+        thread: its name.
+        frames: its stack, innermost first; at least one.
+    """
+    what = _known(frames)
+    read = "" if what else _read_off(_source(frames[0]))
+    own = next((frame for frame in frames if not _library(frame.filename)), frames[0])
+    return ThreadWait(
+        pid=pid,
+        tid=tid,
+        thread=thread,
+        what=what or read,
+        read=bool(read),
+        function=own.name,
+        file=own.filename,
+        line=own.line,
+    )
+
+
+def waits_of_faults(text: str, pid: int) -> list[ThreadWait]:
+    """What the threads in a text of faulthandler's wait for; it has no native thread ids.
+
+    The first thread is the watchdog's own where it has no frames.
+    """
+    waits: list[ThreadWait] = []
+    name, frames = "", list[Frame]()
+
+    def close() -> None:
+        if frames:
+            waits.append(wait_of(pid, 0, name, frames))
+
+    for line in text.splitlines():
+        if heading := _FAULT_THREAD.match(line):
+            close()
+            name, frames = heading[2] or heading[1], []
+        elif frame := _FAULT_FRAME.match(line):
+            frames.append(Frame(frame[3], frame[1], int(frame[2])))
+    close()
+    return waits
+
+
+def _known(frames: Sequence[Frame]) -> str:
+    """What the innermost frames of libraries wait for: the outermost of them says it best."""
+    what = ""
+    for frame in frames:
+        table = next((t for end, t in _KNOWN.items() if frame.filename.endswith(end)), None)
+        if table is None:
+            break
+        last = frame.name.rpartition(".")[2]
+        what = table.get(frame.name) or table.get(last) or what or table.get("*", "")
+    return what
+
+
+def _read_off(source: str) -> str:
+    if match := _ACQUIRE.search(source) or _WITH.match(source):
+        return f"`{match[1]}`"
+    if _SLEEP.search(source):
+        return "a sleep to end"
+    if match := _GET.search(source):
+        return f"`{match[1]}.{match[2]}`"
+    return ""
+
+
+def _library(file: str) -> bool:
+    """Whether a file is none of the program's: Python's, a package's, or the watch's."""
+    return file.startswith(("<frozen ", _CHILD)) or bool(
+        re.search(r"/lib/python3[^/]*/|/(?:site|dist)-packages/", file)
+    )
+
+
+def _source(frame: Frame) -> str:
+    try:
+        path = Path(frame.filename)
+        if not path.is_file() or path.stat().st_size > _MAX_FILE:
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[frame.line - 1].strip()[:_MAX_SOURCE]
+    except (OSError, IndexError, ValueError):
+        return ""

@@ -1,0 +1,17 @@
+"""CR403: one thread's shapes use up the recompile limit, and another thread's calls run eager."""
+
+
+def test_recompile_limit_fails(watch):
+    result = watch("recompile_limit.py", "shared")
+    assert result.verdict == "found"
+    assert result.codes == {"CR403"}
+
+
+def test_recompile_limit_control_the_other_thread_stays_within_the_warm_up(watch):
+    result = watch("recompile_limit.py", "alone")
+    assert result.verdict == "clean"
+    assert "CR403" in {note["code"] for note in result.report["notes"]}
+
+
+def test_recompile_limit_fix_is_a_limit_of_the_functions_own(watch):
+    assert watch("recompile_limit.py", "fixed").verdict == "clean"

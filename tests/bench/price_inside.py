@@ -1,0 +1,260 @@
+"""The program of ``price.py``, run under the watch: prints one JSON object a case.
+
+Each arm is held against the bare program in blocks of four, bare, arm, arm, bare, so that a machine
+that grows slower or faster adds nothing; ``off`` against ``off`` shows what is noise.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from switch import Switch
+from torch._inductor.utils import fresh_cache
+from torch._logging import _internal as torch_logs
+
+import dflash_min.trainer
+from dflash_min import observe
+from dflash_min.attention import build_block_mask, flex_attention_operator
+from dflash_min.config import TrainConfig, resolve
+from dflash_min.optim import Optimizer
+from dflash_min.replica import training_batch
+from dflash_min.warmup import warm_up
+
+Arm = Callable[[], contextlib.AbstractContextManager[object]]
+FRAMES = 500
+NULL = "/dev/null"
+
+
+class Clock:
+    """Nanoseconds: of this thread's processor time on the CPU, where other work then counts less,
+    and of the wall on a GPU, whose work is waited for."""
+
+    def __init__(self, device):
+        self.cuda = device == "cuda"
+        self.name = "wall time" if self.cuda else "processor time of the thread"
+
+    def __call__(self, work):
+        gc.collect()
+        gc.disable()
+        start = self.now()
+        work()
+        spent = self.now() - start
+        gc.enable()
+        return spent
+
+    def now(self):
+        if not self.cuda:
+            return time.thread_time_ns()
+        torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+
+def arms(switch: Switch) -> dict[str, Arm]:
+    """What is compared with the bare program."""
+
+    @contextlib.contextmanager
+    def watched(*, detail: bool) -> Iterator[None]:
+        switch.on(detail=detail)
+        try:
+            yield
+        finally:
+            switch.off()
+
+    return {
+        "off": contextlib.nullcontext,
+        "watched": lambda: watched(detail=True),
+        "watched, no compile detail": lambda: watched(detail=False),
+        "TORCH_LOGS=recompiles": recompile_log,
+        "TORCH_TRACE": trace_log,
+    }
+
+
+@contextlib.contextmanager
+def recompile_log() -> Iterator[None]:
+    """As with that variable, but into nothing, so that no terminal is measured."""
+    stderr = sys.stderr
+    with Path(NULL).open("w") as nothing:
+        sys.stderr = nothing
+        torch._logging.set_logs(recompiles=True)
+        try:
+            yield
+        finally:
+            torch._logging.set_logs()
+            sys.stderr = stderr
+
+
+@contextlib.contextmanager
+def trace_log() -> Iterator[None]:
+    """The handler that torch installs for that variable, writing to a folder as it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        handler = torch_logs.LazyTraceHandler(folder)
+        handler.setFormatter(torch_logs.TorchLogsFormatter(trace=True))
+        log = logging.getLogger("torch.__trace")
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            handler.close()
+
+
+def blocks(clock, once, arms, names, count):
+    """Nanoseconds of [bare, arm, arm, bare], ``count`` times for every arm, the arms in turn."""
+    found = {name: [] for name in names}
+    for _ in range(count):
+        for name in names:
+            block = []
+            for arm in ("off", name, name, "off"):
+                with arms[arm]():
+                    block.append(clock(once))
+            found[name].append(block)
+    return found
+
+
+def say(case, unit, per, clock, found):
+    print(json.dumps({"case": case, "unit": unit, "per": per, "clock": clock, "blocks": found}))
+    sys.stdout.flush()
+
+
+def guarded_frame(switch, clock, device, count):
+    # It computes something: for a function that does not dynamo evaluates no guards. What it
+    # computes is left out by the backend, so that a call is dynamo's part of it and little else.
+    function = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda x: (x,))
+    value = torch.zeros(1, device=device)
+
+    def calls():
+        for _ in range(FRAMES):
+            function(value)
+
+    switch.on()
+    for _ in range(4):  # past the calls that are looked at
+        calls()
+    switch.learn()
+    switch.off()
+    names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
+    found = blocks(clock, calls, arms(switch), names, count)
+    say("guarded frame", "ns", FRAMES, clock.name, found)
+
+
+def training_step(switch, clock, device, count):
+    """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser."""
+    config = TrainConfig(threads=1, device=device, steps=1000)
+    resolved = resolve(config, torch.cuda.device_count())
+    trainer = dflash_min.trainer.Trainer(resolved)
+    replica, optimizer = trainer.replicas[0], None
+    switch.on()
+    warm_up(resolved, trainer.targets[0], trainer.replicas[:1])
+    optimizer = Optimizer(replica.parameters, resolved)
+    batches = [
+        training_batch(resolved, trainer.text, trainer.targets[0], number, 0)
+        for number in range(len(resolved.seq_lens))
+    ]
+
+    def steps():
+        for number, batch in enumerate(batches):
+            began = time.perf_counter()
+            sums = replica.forward(batch)
+            (sums.weighted_sum / sums.weight_sum).backward()
+            optimizer.step(batch.step)
+            observe.step(number, batch.tokens, time.perf_counter() - began)
+
+    for _ in range(4):
+        steps()
+    switch.learn()
+    switch.off()
+    names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
+    found = blocks(clock, steps, arms(switch), names, count)
+    say("training step", "%", len(batches), clock.name, found)
+
+
+def cold_compile(switch, clock, device, count):
+    """Attention of the trainer's shape compiled without gradients, then again with them."""
+    block_size, anchors, length = 16, 16, 256
+    queries = block_size * anchors
+    places = (torch.arange(anchors) * (length - 1) // anchors).view(1, -1)
+    kept = torch.ones_like(places, dtype=torch.bool)
+    mask = build_block_mask(places, kept, length, block_size, device)
+    query = torch.randn(1, 4, queries, 32, device=device, requires_grad=True)
+    key, value = torch.randn(2, 1, 4, length + queries, 32, device=device).unbind(0)
+
+    def once():
+        function = torch.compile(
+            fresh_attention(device),
+            dynamic=True,
+            backend="inductor" if device == "cuda" else "aot_eager",
+        )
+        with torch.no_grad():
+            function(query, key, value, mask)
+        function(query, key, value, mask).sum().backward()
+
+    every = arms(switch)
+    clean = {name: fresh(arm) for name, arm in every.items()}
+    switch.off()
+    with fresh(contextlib.nullcontext)():  # what torch imports and builds once
+        once()
+    found = blocks(clock, once, clean, list(clean), count)
+    say("cold compile", "%", 1, clock.name, found)
+
+
+def fresh(arm: Arm) -> Arm:
+    """The arm with dynamo reset and with caches of its own."""
+
+    @contextlib.contextmanager
+    def with_caches() -> Iterator[None]:
+        torch._dynamo.reset()
+        with fresh_cache(), arm():
+            yield
+        torch._dynamo.reset()
+
+    return with_caches
+
+
+def fresh_attention(device):
+    """A function with a code object that dynamo has never seen."""
+    text = "def attention(q, k, v, mask):\n    return attend(q, k, v, mask)\n"
+    names = {"attend": flex_attention_operator if device == "cpu" else flex_on_gpu}
+    exec(compile(text, __file__, "exec"), names)
+    return names["attention"]
+
+
+def flex_on_gpu(query, key, value, block_mask):
+    return torch.nn.attention.flex_attention.flex_attention(
+        query, key, value, block_mask=block_mask
+    )
+
+
+CASES = {
+    "frame": (guarded_frame, 150, 20),
+    "step": (training_step, 40, 3),
+    "compile": (cold_compile, 20, 2),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--blocks", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(1)  # so that the thread's own time is all the time there is
+    clock, switch = Clock(options.device), Switch()
+    gpu = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, one thread"
+    replaced = [place[0] for place in switch.places]
+    print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}), flush=True)
+    for name in options.cases:
+        case, count, few = CASES[name]
+        case(switch, clock, options.device, options.blocks or (few if options.quick else count))
+
+
+if __name__ == "__main__":
+    main()
