@@ -17,8 +17,13 @@ Item = TypeVar("Item")
 
 def evidence(view: View, pid: int, seqs: Iterable[int]) -> str:
     """Links to event lines in brackets; empty if there are none."""
-    links = [_line(label, event) for label, event in view.lines.labelled(pid, seqs)]
-    return f" ({', '.join(links)})" if links else ""
+    links = _links(view, pid, seqs)
+    return f" ({links})" if links else ""
+
+
+def _links(view: View, pid: int, seqs: Iterable[int]) -> str:
+    """Links to event lines, for a cell of a table."""
+    return ", ".join(_line(label, event) for label, event in view.lines.labelled(pid, seqs))
 
 
 def _line(label: str, event: EventLine) -> str:
@@ -67,7 +72,7 @@ def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
                     cell(view.name(made.thread)),
                     cell(made.context),
                     cell(made.inputs),
-                    evidence(view, covered.pid, (made.evidence,)).strip(" ()"),
+                    _links(view, covered.pid, (made.evidence,)),
                 ]
                 for made in covered.warmup
             ),
@@ -87,7 +92,7 @@ def _coverage_of(view: View, covered: CodeCoverage) -> Iterator[str]:
                 f"{of.compiles:,}",
                 cell("; ".join(of.differs)),
                 "<br>".join(map(cell_code, of.reasons)),
-                evidence(view, covered.pid, of.evidence).strip(" ()"),
+                _links(view, covered.pid, of.evidence),
             ]
             for of in covered.threads
         ),
@@ -145,7 +150,7 @@ def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
                     facts.duration(step),
                     cell(step.what),
                     cell(step.detail),
-                    evidence(view, of.thread.pid, (step.evidence,)).strip(" ()"),
+                    _links(view, of.thread.pid, (step.evidence,)),
                 ]
                 for step in of.ladder
             ),

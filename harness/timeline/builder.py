@@ -77,8 +77,7 @@ class Builder:
         if not self._numbering.add(event.seq):
             return
         timeline.t0 = timeline.t0 or event.t_ns
-        if event.t_ns > timeline.t1:
-            timeline.t1 = event.t_ns
+        timeline.t1 = max(timeline.t1, event.t_ns)
         if isinstance(event, StepSeen):
             self._threads.steps((event,))
             return

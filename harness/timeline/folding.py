@@ -177,11 +177,11 @@ class Folder:
         bounds = self._bounds
         long = [h for h in self._timeline.codes.values() if _length(h) > 4 * bounds.ends]
         total = sum(map(_length, long))
-        if total <= self._next.get("calls", 2 * bounds.calls):
+        if total <= self._next.get("calls", 4 * bounds.calls):
             return
         pending = self._calls.pending()
         # Where threads come and go there are too many kinds; then threads count no more.
-        levels = [(ends, part) for part in (0, 1) for ends in _halves(bounds.ends)]
+        levels = [(ends, part) for part in (0, 1) for ends in (bounds.ends, 1)]
         warmups = [history.warmup_end for history in long]
         for ends, part in levels:
             for history, end in zip(long, warmups, strict=True):
@@ -193,7 +193,7 @@ class Folder:
             total = sum(map(_length, long))
             if total <= bounds.calls:
                 break
-        self._next["calls"] = max(2 * bounds.calls, 2 * total)
+        self._next["calls"] = max(4 * bounds.calls, 2 * total)
         self._forget_forwards()
 
     def _thin_calls(

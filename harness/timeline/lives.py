@@ -5,7 +5,6 @@ by thread keeps the two apart. The first thread with an id keeps the id as its n
 """
 
 import bisect
-import functools
 from typing import Any
 
 import msgspec
@@ -55,12 +54,14 @@ class Lives:
         """The event, with its threads' numbers in the place of native ids."""
         if not self._begins:
             return event
+        names = _TID_FIELDS[type(event)]
+        if not names and event.tid not in self._begins:
+            return event
         changes: dict[str, Any] = {}
         if event.tid in self._begins:
             tid = self.number(event.tid, event.seq)
             if tid != event.tid:
                 changes["tid"] = tid
-        names = _tid_fields(type(event))
         if names:
             data = getattr(event, "data")  # noqa: B009 - of the kinds that have tid fields
             others = self._others(data, names, event.seq)
@@ -82,7 +83,6 @@ class Lives:
         return found
 
 
-@functools.cache
 def _tid_fields(kind: type[schema.BaseEvent]) -> tuple[str, ...]:
     """Fields of an event's data that name other threads: ``..._tid``, ``..._tids``.
 
@@ -94,3 +94,6 @@ def _tid_fields(kind: type[schema.BaseEvent]) -> tuple[str, ...]:
         for name in getattr(data, "__struct_fields__", ())
         if name.endswith(("_tid", "_tids")) and name != "child_tid"
     )
+
+
+_TID_FIELDS = {kind: _tid_fields(kind) for kind in schema.Event.__args__}

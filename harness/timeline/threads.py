@@ -121,7 +121,7 @@ class Threads:
         else:
             thread.t1 = event.t_ns
         thread.last_seq = event.seq
-        if event.where and thread.tid != self._timeline.main_tid:
+        if thread.creator is None and event.where and thread.tid != self._timeline.main_tid:
             _tell_autograd(thread, event)
 
 
@@ -129,6 +129,5 @@ def _tell_autograd(thread: Thread, event: schema.BaseEvent) -> None:
     """Tell autograd's threads by how their stack begins: in a library, and not in ``threading``."""
     outermost = event.where[-1]
     python = outermost.user or outermost.file.endswith("threading.py")
-    if python or thread.creator is not None or len(event.where) >= _CUT_STACK:
-        return
-    thread.autograd = True
+    if not python and len(event.where) < _CUT_STACK:
+        thread.autograd = True

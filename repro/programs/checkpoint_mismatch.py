@@ -12,6 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 MODE = sys.argv[1]
+if torch.cuda.is_available():
+    torch.cuda.init()  # or the first compile does so, which a checkpoint's forward refuses
 forwarded, switched = threading.Event(), threading.Event()
 weight = torch.randn(16, 8, requires_grad=True)
 

@@ -110,6 +110,9 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="at a time")
     parser.add_argument("--quick", action="store_true", help="two runs in each arm")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a run may take")
+    parser.add_argument(
+        "--within", type=float, default=float("inf"), help="seconds after which no run is begun"
+    )
     parser.add_argument("--json", type=Path, help="write every run to this file as well")
     parser.add_argument("extra", nargs="*", help="further arguments of the trainer, after --")
     options = parser.parse_args()
@@ -121,8 +124,13 @@ def main():
     print(f"python -m {' '.join([*TRAINER, *options.extra])}, {options.jobs} at a time, cold")
     # In turn, and the first of each pair in turn as well.
     order = [watched for number in range(count) for watched in (number % 2 > 0, number % 2 == 0)]
+    last = time.monotonic() + options.within
+
+    def run_in_time(watched):
+        return run(watched, options.extra, options.timeout) if time.monotonic() < last else None
+
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = list(pool.map(lambda w: run(w, options.extra, options.timeout), order))
+        runs = [done for done in pool.map(run_in_time, order) if done is not None]
     bare, watched = (column([r for r in runs if r.watched is arm]) for arm in (False, True))
     print(f"{'':20}  {'not watched':44}  watched")
     for name, value in bare.items():
