@@ -133,7 +133,8 @@ def _finding(
         headline=(
             f"{words.subject(timeline, tids, [history])} hit the recompile limit of {hit.limit} "
             f"for `{name}` although `{setter}` has set {limit}: since torch 2.12 "
-            "`torch._dynamo.config` is per thread. The function now runs eagerly in every thread."
+            "`torch._dynamo.config` is per thread. In every thread, calls that no entry fits now "
+            "run eagerly."
         ),
         explains=frozenset(hit.seqs).union(*(seqs_of(call) for call in after)),
         threads=words.refs(timeline, [*tids, other[0]]),

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.counting import flagged_total
 from harness.causes.fx_flag import (
     FLAG,
     FX_ERROR,
     is_fx_error,
-    number_of,
     seen_of_others,
     was_patched,
 )
@@ -109,7 +109,7 @@ def _finding(
     eager = all(call.nested == "eager" for call in calls)
     effect = "ran eagerly" if eager else "raised the FX error"
     code = f" `{first.code.name}`" if first.code else ""
-    number = words.count(number_of(calls), "call")
+    number = words.count(flagged_total(calls), "call")
     frames, seq = _where(compile_, trace)
     codes = dict.fromkeys(call.code.id for call in calls if call.code)
     histories = [timeline.codes[number] for number in codes if number in timeline.codes]

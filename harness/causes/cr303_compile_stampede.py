@@ -159,6 +159,7 @@ def _statements(
     waits = [repeat.call.wait for repeat in found if repeat.call.wait is not None]
     if waits:
         total = sum(((wait.t1 or wait.t0) - wait.t0) / 1e9 for wait in waits)
-        text = f"They waited {total:.2f} s for the compile lock, all together."
+        least = "at least " if any(repeat.call.times > 1 for repeat in found) else ""
+        text = f"They waited {least}{total:.2f} s for the compile lock, all together."
         statements.append(Statement(text, "observed", words.seqs(*(wait.seqs for wait in waits))))
     return statements

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.counting import eager_total
 from harness.diagnosis.report import Note, Remedy, SharedState, Stack, Statement
-from harness.timeline.eager import SKIP_GUARDS, set_before, total
+from harness.timeline.eager import SKIP_GUARDS, set_before
 from harness.timeline.model import EagerCall, ErrorSeen, StanceCall
 from harness.timeline.timeline import Timeline
 
@@ -186,7 +187,7 @@ def _statements(timeline: Timeline, leak: _Leak, setting: int) -> Iterable[State
     setter = timeline.name(leak.by)
     for tid in dict.fromkeys(call.tid for call in leak.eager):
         own = [call for call in leak.eager if call.tid == tid]
-        number = total(own)
+        number = eager_total(own)
         text = (
             f"In `{timeline.name(tid)}` at least {words.count(number, 'call')} of "
             f"{words.codes(c.code for c in own)} ran eager under the stance `{leak.stance}` that "
@@ -240,7 +241,8 @@ def _stacks(timeline: Timeline, leak: _Leak) -> tuple[Stack, ...]:
 
 def _note(timeline: Timeline, calls: Sequence[EagerCall]) -> Note:
     text = (
-        f"At least {words.count(total(calls), 'call')} of {words.codes(c.code for c in calls)} in "
+        f"At least {words.count(eager_total(calls), 'call')} of "
+        f"{words.codes(c.code for c in calls)} in "
         f"{words.object_(timeline, (c.tid for c in calls))} ran eager under a stance "
         f"({words.listing(f'`{c.detail}`' for c in calls)}) that the thread had set itself or "
         "found when it began."

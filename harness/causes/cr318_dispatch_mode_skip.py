@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from harness.causes import versions, words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.counting import eager_total
 from harness.diagnosis.report import Note, Remedy, SharedState, Statement
-from harness.timeline.eager import MODE_ROUTES, total
+from harness.timeline.eager import MODE_ROUTES
 from harness.timeline.model import EagerCall
 from harness.timeline.timeline import Timeline
 
@@ -65,7 +66,7 @@ def _unexplained(timeline: Timeline) -> list[Note]:
     Functions that a compiled function calls under a mode are marked with it, and of them no call
     is seen, so this is no more than likely.
     """
-    if timeline.torch > versions.MODE_MARKS_CODE:
+    if timeline.torch >= versions.MODE_MARKS_NO_CODE:
         return []
     modes = [c for c in timeline.eager if c.route == "dispatch_mode"]
     calls = [
@@ -76,7 +77,8 @@ def _unexplained(timeline: Timeline) -> list[Note]:
     if not calls:
         return []
     text = (
-        f"At least {words.count(total(calls), 'call')} of {words.codes(c.code for c in calls)} in "
+        f"At least {words.count(eager_total(calls), 'call')} of "
+        f"{words.codes(c.code for c in calls)} in "
         f"{words.object_(timeline, (c.tid for c in calls))} ran eager for no reason that was seen. "
         f"{words.begin(words.object_(timeline, (m.tid for m in modes)))} had called compiled code "
         f"under {words.listing(f'`{m.detail}`' for m in modes)} before: up to torch 2.13 dynamo "
@@ -99,7 +101,7 @@ def _finding(timeline: Timeline, calls: Sequence[EagerCall], others: Sequence[Ea
     statements = [
         Statement(
             f"`{timeline.name(tid)}` called `{name}` under {modes}: at least "
-            f"{words.count(total(c for c in own if c.tid == tid), 'call')} ran eager there.",
+            f"{words.count(eager_total(c for c in own if c.tid == tid), 'call')} ran eager there.",
             "observed",
             words.seqs(c.seq for c in own if c.tid == tid),
         )
@@ -108,8 +110,8 @@ def _finding(timeline: Timeline, calls: Sequence[EagerCall], others: Sequence[Ea
     statements += [
         Statement(
             f"In `{timeline.name(tid)}`, with no such mode, at least "
-            f"{words.count(total(c for c in others if c.tid == tid), 'call')} of `{name}` ran "
-            "eager afterwards.",
+            f"{words.count(eager_total(c for c in others if c.tid == tid), 'call')} of `{name}` "
+            "ran eager afterwards.",
             "observed",
             words.seqs(c.seq for c in others if c.tid == tid),
         )
@@ -146,7 +148,7 @@ def _finding(timeline: Timeline, calls: Sequence[EagerCall], others: Sequence[Ea
 def _note(timeline: Timeline, calls: Sequence[EagerCall]) -> Note:
     modes = words.listing(f"`{c.detail}`" for c in calls)
     text = (
-        f"At least {words.count(total(calls), 'call')} of `{calls[0].code.name}` in "
+        f"At least {words.count(eager_total(calls), 'call')} of `{calls[0].code.name}` in "
         f"{words.object_(timeline, (c.tid for c in calls))} ran eager under {modes}"
     )
     if any(c.route == "skipped_for_mode" for c in calls):

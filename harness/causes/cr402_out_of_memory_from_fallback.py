@@ -1,10 +1,11 @@
 """CR402: dense attention outside compiled code ran out of memory."""
 
+import math
 from collections.abc import Sequence
 
 from harness.causes import out_of_memory, words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.dense_memory import need_of, needed
+from harness.causes.dense_memory import Need, need_of, needed
 from harness.causes.out_of_memory import Failure
 from harness.diagnosis.report import Remedy, Statement
 from harness.events.memory import size
@@ -74,10 +75,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
                 explains=out_of_memory.seqs(found),
                 because=frozenset(c.seq for _, c, _ in claimed if c is not None),
                 threads=words.refs(timeline, tids),
-                stacks=tuple(
-                    words.stack(timeline, f.tid, "ran out of memory", f.where, min(f.seqs))
-                    for f in found[:2]
-                ),
+                stacks=out_of_memory.stacks(timeline, found),
             )
         ]
     )
@@ -100,21 +98,26 @@ def _for_what(
     timeline: Timeline, failure: Failure, call: DenseCall | None, *, by_frame: bool
 ) -> Statement:
     data = failure.data
-    sizes = ""
-    if call is not None and data.asked is not None:
-        need = need_of(call.scores_bytes, call.dtype)
-        sizes = (
-            f"; its scores have B x H x Q x KV = {need.elements:,} elements, "
-            f"{size(need.elements * need.working_size)} in the type that it computes in"
-        )
     seqs = words.seqs(failure.seqs, () if call is None else (call.seq,))
     if by_frame:
         part = "backward" if data.doing == "dense_backward" else "forward"
+        # The frame's own sizes: which of the recorded calls it was is no more than likely.
+        own = need_of(math.prod(data.sizes) * data.element_size, data.dtype)
+        sizes = _sizes(own) if data.sizes and data.element_size else ""
         text = f"The request was made inside the dense {part}, outside compiled code{sizes}."
-        return Statement(text, "observed", seqs)
+        # Names in a traceback alone do not tell a compiled graph's kernel from a fallback's.
+        return Statement(text, "observed" if failure.request else "inferred", seqs)
     who = timeline.name(call.tid if call is not None else failure.tid)
+    sizes = "" if call is None else _sizes(need_of(call.scores_bytes, call.dtype))
     text = (
         f"A request of that size is one for the scores of the dense call that `{who}` had made"
         f"{sizes}."
     )
     return Statement(text, "inferred", seqs)
+
+
+def _sizes(need: Need) -> str:
+    return (
+        f"; its scores have B x H x Q x KV = {need.elements:,} elements, "
+        f"{size(need.elements * need.working_size)} in the type that it computes in"
+    )

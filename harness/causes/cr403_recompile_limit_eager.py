@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from harness.causes import versions, words
 from harness.causes.base import Explanation, Found, Outcome
+from harness.causes.counting import eager_total
+from harness.causes.errors import distinct
 from harness.diagnosis.report import Note, Remedy, SharedState, Statement
-from harness.timeline.eager import LIMIT_ROUTES, total
+from harness.timeline.eager import LIMIT_ROUTES
 from harness.timeline.history import CodeHistory
 from harness.timeline.model import Compile, EagerCall, ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -54,7 +56,8 @@ class _Hit:
 
     ``eager``: calls that ran eager since, in all threads. ``victims``: the other threads among
     those. ``users``: other threads that used up part of the limit while several called. ``raised``:
-    errors under ``fullgraph``.
+    errors under ``fullgraph``, each in the thread that raised it first. ``explained``: CR107 says
+    why the thread had this limit.
     """
 
     history: CodeHistory
@@ -78,7 +81,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
         if hit.victims or hit.users or (hit.explained and hit.raised):
             outcome.found.append(_finding(timeline, hit))
         elif not hit.explained:
-            outcome.notes.append(_note(timeline, history, hits))
+            outcome.notes.append(_note(timeline, hit, hits))
     return outcome
 
 
@@ -89,11 +92,7 @@ def _hit(timeline: Timeline, history: CodeHistory, hit: Compile, known: frozense
     tids = [c.tid for c in eager]
     if not timeline.live("eager"):  # then a miss after which nothing compiled has to tell it
         tids = [c.tid for c in history.uncovered if c.t > hit.t0 and c.compile is None]
-    raised = tuple(
-        e
-        for e in timeline.errors
-        if any(_RAISED in link.type for link in e.chain) and e.t >= hit.t0
-    )
+    raised = _raised(timeline, history, hit)
     tids += [error.tid for error in raised]
     end = history.warmup_end
     users = [c.tid for c in history.entries_before(hit.t0) if end is not None and c.t0 >= end]
@@ -106,6 +105,19 @@ def _hit(timeline: Timeline, history: CodeHistory, hit: Compile, known: frozense
         raised=raised,
         explained=not known.isdisjoint(hit.seqs),
     )
+
+
+def _raised(timeline: Timeline, history: CodeHistory, hit: Compile) -> tuple[ErrorSeen, ...]:
+    """Errors over the limit in threads that called this function, each once.
+
+    Torch's text names no function, and whoever waits for a thread or a future raises its error too.
+    """
+    errors = [
+        error
+        for error in timeline.errors
+        if error.t >= hit.t0 and any(_RAISED in link.type for link in error.chain)
+    ]
+    return tuple(e for e in distinct(errors) if e.tid in history.sightings or history.autograd)
 
 
 def _is_other(timeline: Timeline, tid: int, hit: Compile) -> bool:
@@ -177,8 +189,8 @@ def _statements(timeline: Timeline, hit: _Hit, entries: Sequence[Compile]) -> li
     for tid in dict.fromkeys(call.tid for call in hit.eager):
         own = [call for call in hit.eager if call.tid == tid]
         text = (
-            f"In `{timeline.name(tid)}` at least {words.count(total(own), 'call')} of `{name}` ran "
-            "eager for it: no entry fitted, and nothing was compiled."
+            f"In `{timeline.name(tid)}` at least {words.count(eager_total(own), 'call')} of "
+            f"`{name}` ran eager for it: no entry fitted, and nothing was compiled."
         )
         found.append(Statement(text, "observed", words.seqs(c.seq for c in own)))
     found += [
@@ -192,14 +204,17 @@ def _statements(timeline: Timeline, hit: _Hit, entries: Sequence[Compile]) -> li
     return found
 
 
-def _note(timeline: Timeline, history: CodeHistory, hits: Sequence[Compile]) -> Note:
-    hit = hits[0]
+def _note(timeline: Timeline, hit: _Hit, hits: Sequence[Compile]) -> Note:
+    history = hit.history
+    limit = "" if hit.compile.limit is None else f" of {hit.compile.limit}"
+    then = "raise" if hit.raised else "run eager"
     since = ".".join(map(str, versions.CONFIG_PER_THREAD))
     return Note(
         text=(
-            f"{words.subject(timeline, [c.tid for c in hits], [history])} hit the recompile limit "
-            f"of {hit.limit} for `{history.code.name}`, which no other thread that called it had "
-            f"raised (settings are per thread since torch {since}); it runs eagerly from then on."
+            f"{words.subject(timeline, [c.tid for c in hits], [history])} hit the recompile limit"
+            f"{limit} for `{history.code.name}`, which no other thread that called it had "
+            f"raised (settings are per thread since torch {since}); calls that no entry fits "
+            f"{then} from then on."
         ),
         code="CR403",
         pid=timeline.pid,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.errors import distinct
+from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, Statement
 from harness.events.values import Frame
 from harness.timeline.model import DenseCall, EagerCall, ErrorSeen, FlaggedCall, Uncovered
@@ -106,7 +107,7 @@ def _is_recomputing(where: Iterable[Frame]) -> bool:
 
 def _seqs(call: _Seen) -> tuple[int, ...]:
     if isinstance(call, Uncovered):
-        return (*call.seqs, *(call.compile.seqs if call.compile else ()))
+        return tuple(sorted(seqs_of(call)))
     return (call.seq,)
 
 
@@ -167,17 +168,24 @@ def _statements(timeline: Timeline, case: _Case) -> Iterable[Statement]:
     if case.inside:
         call = case.inside[-1]
         name = "dense attention" if isinstance(call, DenseCall) else _name(call)
-        text = f"Inside a recomputation there {name} {_did(call)}{_why(timeline, call)}."
+        where = _where(timeline, error, call)
+        text = f"Inside a recomputation {where} {name} {_did(call)}{_why(timeline, call)}."
         yield Statement(text, "observed", words.seqs(*map(_seqs, case.inside)))
     if case.foreign:
         call = case.foreign[-1]
-        text = f"In that thread {_name(call)} {_did(call)}{_why(timeline, call)}."
+        where = words.begin(_where(timeline, error, call))
+        text = f"{where} {_name(call)} {_did(call)}{_why(timeline, call)}."
         yield Statement(text, "observed", words.seqs(*map(_seqs, case.foreign)))
     yield Statement(
         "So forward and recomputation took different paths and saved different tensors.",
         "inferred",
         words.seqs((error.seq,), *map(_seqs, case.seen[-1:])),
     )
+
+
+def _where(timeline: Timeline, error: ErrorSeen, call: _Seen) -> str:
+    """The thread of a call: the one that the error ended, or autograd's that worked for it."""
+    return "in that thread" if call.tid == error.tid else f"in `{timeline.name(call.tid)}`"
 
 
 def _name(call: _Seen) -> str:
@@ -188,7 +196,9 @@ def _name(call: _Seen) -> str:
 def _why(timeline: Timeline, call: _Seen) -> str:
     if not isinstance(call, EagerCall):
         return ""
-    by = "" if call.by in {None, call.tid} else f", `{timeline.name(call.by or 0)}`'s doing"
+    by = ""
+    if call.by is not None and call.by != call.tid:
+        by = f", `{timeline.name(call.by)}`'s doing"
     return f" ({call.route.replace('_', ' ')}{by})"
 
 

@@ -79,10 +79,7 @@ def _finding(timeline: Timeline, found: Sequence[Failure]) -> Found:
         ),
         explains=out_of_memory.seqs(found),
         threads=words.refs(timeline, tids),
-        stacks=tuple(
-            words.stack(timeline, f.tid, "ran out of memory", f.where, min(f.seqs))
-            for f in found[:2]
-        ),
+        stacks=out_of_memory.stacks(timeline, found),
     )
 
 

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.endings import CRASHES, crash_signal, last_active, last_words, stacks_kept
+from harness.causes.endings import (
+    CRASHES,
+    compiling,
+    compiling_stacks,
+    crash_signal,
+    last_active,
+    last_words,
+    stacks_kept,
+)
 from harness.diagnosis.report import Remedy, Statement
 from harness.timeline.timeline import Timeline
 
@@ -37,14 +45,9 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     if number is None:
         return Outcome()
     open_ = timeline.open_compiles()
+    doing = compiling(timeline) or "with no compile under way"
     name = CRASHES[number]
     threads = last_active(timeline)
-    doing = (
-        f"while {words.object_(timeline, (c.tid for c in open_))} compiled "
-        f"{words.codes(c.code for c in open_)}"
-        if open_
-        else "with no compile under way"
-    )
     ended = timeline.ended
     assert ended is not None
     own = ended.signal is not None
@@ -59,8 +62,6 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         headline=f"The process died of {name} {doing}.",
         because=frozenset(seq for c in open_ for seq in c.seqs),
         threads=words.refs(timeline, (thread.tid for thread in threads)),
-        stacks=tuple(
-            words.stack(timeline, c.tid, "was compiling", c.where, c.seqs[0]) for c in open_[:2]
-        ),
+        stacks=compiling_stacks(timeline),
     )
     return Outcome(found=[found])

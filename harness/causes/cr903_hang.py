@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.endings import (
+    compiling_stacks,
+    holder,
     last_active,
     last_words,
     number_of,
@@ -66,9 +68,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         headline=_headline(timeline, waits, ended),
         because=frozenset(seq for c in open_ for seq in c.seqs),
         threads=words.refs(timeline, (thread.tid for thread in threads)),
-        stacks=tuple(
-            words.stack(timeline, c.tid, "was compiling", c.where, c.seqs[0]) for c in open_[:2]
-        ),
+        stacks=compiling_stacks(timeline),
     )
     return Outcome(found=[found])
 
@@ -81,9 +81,10 @@ def _headline(timeline: Timeline, waits: Sequence[LockWait], ended: Ended) -> st
             return f"{text}."
         return f"{text}, and `{stood.thread}` waited for {stood.what}."
     wait = waits[0]
-    held = f", held by `{timeline.name(wait.owner)}`" if wait.owner is not None else ""
-    stood = next(
-        (w for w in ended.waits if w.what and number_of(timeline, w) == (wait.owner or -1)), None
-    )
-    ring = f", which waited for {stood.what}" if held and stood is not None else ""
+    owner = holder(timeline, wait)
+    held = ring = ""
+    if owner is not None:
+        held = f", held by `{timeline.name(owner)}`"
+        its = (w for w in ended.waits if w.what and number_of(timeline, w) == owner)
+        ring = next((f", which waited for {w.what}" for w in its), "")
     return f"{text}, and `{timeline.name(wait.tid)}` waited for dynamo's compile lock{held}{ring}."

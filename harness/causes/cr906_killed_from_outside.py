@@ -6,6 +6,8 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.endings import (
     OUTSIDE,
+    compiling,
+    compiling_stacks,
     killed_from_outside,
     last_active,
     last_words,
@@ -58,7 +60,6 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     if ended is None or not killed_from_outside(timeline):
         return Outcome()
     threads = last_active(timeline)
-    open_ = timeline.open_compiles()
     out_of_memory = _by_the_oom_killer(ended)
     found = Found(
         code="CR906",
@@ -73,9 +74,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
         # Memory that a fallback took is why the kernel kills; nothing else here makes anybody kill.
         because=frozenset(call.seq for call in timeline.dense) if out_of_memory else frozenset(),
         threads=words.refs(timeline, (thread.tid for thread in threads)),
-        stacks=tuple(
-            words.stack(timeline, c.tid, "was compiling", c.where, c.seqs[0]) for c in open_[:2]
-        ),
+        stacks=compiling_stacks(timeline),
         remedy=_OUT_OF_MEMORY if out_of_memory else None,
     )
     return Outcome(found=[found])
@@ -145,13 +144,7 @@ def _out_of_memory(ended: Ended) -> list[Statement]:
 
 
 def _headline(timeline: Timeline, ended: Ended) -> str:
-    open_ = timeline.open_compiles()
-    doing = (
-        f" while {words.object_(timeline, (c.tid for c in open_))} compiled "
-        f"{words.codes(c.code for c in open_)}"
-        if open_
-        else ""
-    )
+    doing = f" {compiling(timeline)}".rstrip()
     if ended.parent_killed:
         by = " by the kernel's out-of-memory killer" if _by_the_oom_killer(ended) else ""
         return f"The harness itself was killed{by}, and its guardian ended the program{doing}."

@@ -21,6 +21,8 @@ from harness.timeline.timeline import Timeline
 
 _OWN_SIZE = {"torch.float64": 8, "torch.float32": 4, "torch.bfloat16": 2, "torch.float16": 2}
 _FORWARD_COPIES, _BACKWARD_COPIES = 3, 6
+_ROUNDED = 0.005
+"""How far off a size may be that a text gives in gibibytes with two decimals."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,14 @@ def needed(timeline: Timeline, call: DenseCall) -> list[Statement]:
     ]
 
 
-def matches(asked: int, sizes: Sequence[int], slack: int, share: float = 0.005) -> bool:
+def matches(asked: int, sizes: Sequence[int], slack: int) -> bool:
     """Whether a request can be one of these sizes.
 
     Args:
         asked: bytes asked for, as recorded.
         sizes: bytes.
-        slack: how much an allocator may round up by.
-        share: how far a text that names gibibytes with two decimals may be off.
+        slack: bytes that an allocator may round up by.
     """
-    return any(size - share * size <= asked <= size + max(slack, share * size) for size in sizes)
+    return any(
+        size - _ROUNDED * size <= asked <= size + max(slack, _ROUNDED * size) for size in sizes
+    )

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 
 from harness.causes import words
-from harness.diagnosis.report import Statement
+from harness.diagnosis.report import Stack, Statement
 from harness.events.ended import Ended, ThreadWait
 from harness.timeline.model import LockWait, Thread
 from harness.timeline.timeline import Timeline
@@ -33,7 +33,6 @@ OUTSIDE = {
     )
 }
 """Signals that people, schedulers, terminals and the kernel send."""
-
 
 _MAX_WAITS = 16
 
@@ -103,6 +102,33 @@ def last_words(timeline: Timeline, threads: Sequence[Thread]) -> list[Statement]
         text = f"`{thread.name}` {tense}: {last.what}{detail} (since {at})."
         found.append(Statement(text, "observed", (last.seq,)))
     return found
+
+
+def compiling(timeline: Timeline) -> str:
+    """``while thread `a` compiled `f```; empty if no compile was under way at the end."""
+    open_ = timeline.open_compiles()
+    if not open_:
+        return ""
+    who = words.object_(timeline, (compile_.tid for compile_ in open_))
+    return f"while {who} compiled {words.codes(compile_.code for compile_ in open_)}"
+
+
+def compiling_stacks(timeline: Timeline) -> tuple[Stack, ...]:
+    """Where the first two compiles were begun that were under way at the end."""
+    return tuple(
+        words.stack(timeline, c.tid, "was compiling", c.where, c.seqs[0])
+        for c in timeline.open_compiles()[:2]
+    )
+
+
+def holder(timeline: Timeline, wait: LockWait) -> int | None:
+    """Who held the compile lock at the end, for which a thread had not ceased to wait.
+
+    The owner that was noted when the wait began may have given it up since: then it is whoever was
+    inside a compile.
+    """
+    inside = [compile_.on for compile_ in timeline.open_compiles() if compile_.on != wait.tid]
+    return wait.owner if wait.owner in inside or not inside else inside[-1]
 
 
 def stacks_kept(ended: Ended) -> list[Statement]:

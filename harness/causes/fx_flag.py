@@ -3,8 +3,6 @@
 What CR301 (the flag of another thread's trace) and CR302 (the flag left set) have in common.
 """
 
-from collections.abc import Sequence
-
 from harness.timeline.model import ErrorSeen, FlaggedCall
 from harness.timeline.timeline import Timeline
 
@@ -40,15 +38,6 @@ def set_at_end(timeline: Timeline) -> bool:
     """Whether the flag was set at the end, with no thread compiling or tracing."""
     event = timeline.invariants
     return event is not None and event.data.fx_flag_clear is False and not event.data.busy_tids
-
-
-def number_of(calls: Sequence[FlaggedCall]) -> int:
-    """How many calls there were, a lower bound: repeated ones are recorded more and more thinly."""
-    most: dict[tuple[int, str], int] = {}
-    for call in calls:
-        key = (call.tid, call.nested)
-        most[key] = max(most.get(key, 0), call.count)
-    return sum(most.values())
 
 
 def is_fx_error(error: ErrorSeen) -> bool:

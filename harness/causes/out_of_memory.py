@@ -1,13 +1,13 @@
 """Requests for memory that failed, each with the errors that came of it and what it was for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.causes import words
 from harness.causes.dense_memory import matches, need_of
 from harness.causes.errors import handled, torchs_own
 from harness.child.oom_text import CPU, asked_of, device_of, is_out_of_memory
-from harness.diagnosis.report import Statement
+from harness.diagnosis.report import Stack, Statement
 from harness.events.memory import Doing, OutOfMemoryData, size
 from harness.events.values import ErrorLink, Frame
 from harness.timeline.memory import Request
@@ -86,7 +86,7 @@ def dense_call(timeline: Timeline, failure: Failure) -> tuple[DenseCall | None, 
     own = [
         call
         for call in timeline.dense
-        if call.t <= failure.t and (call.tid == failure.tid or _serves(timeline, failure.tid))
+        if call.t <= failure.t and (call.tid == failure.tid or timeline.is_autograd(failure.tid))
     ]
     same = [call for call in own if call.device in {"", data.device} or data.device == "cuda"]
     if data.doing in {"dense_attention", "dense_backward"}:
@@ -128,14 +128,16 @@ def statement(timeline: Timeline, failure: Failure) -> Statement:
     return Statement(text, "observed", words.seqs(failure.seqs))
 
 
+def stacks(timeline: Timeline, found: Sequence[Failure]) -> tuple[Stack, ...]:
+    """Where the first two of them were made."""
+    return tuple(
+        words.stack(timeline, f.tid, "ran out of memory", f.where, min(f.seqs)) for f in found[:2]
+    )
+
+
 def seqs(found: Iterable[Failure]) -> frozenset[int]:
     """The events of all of them."""
     return frozenset(seq for failure in found for seq in failure.seqs)
-
-
-def _serves(timeline: Timeline, tid: int) -> bool:
-    thread = timeline.threads.get(tid)
-    return thread is not None and thread.autograd
 
 
 def _before(observed: list[Failure], error: ErrorSeen) -> Failure | None:

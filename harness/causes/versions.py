@@ -1,14 +1,14 @@
 """Which torch versions can show which race, from the sources of 2.9 to 2.15 and from runs."""
 
 Version = tuple[int, int]
+"""(major, minor). Each constant below is the first version of which its name is true."""
 
 UNKNOWN: Version = (0, 0)
 FX_FLAG_PER_THREAD: Version = (2, 14)
 FX_FLAG_MASKED: Version = (2, 13)
 CONFIG_PER_THREAD: Version = (2, 12)
-ANNOTATE_IN_BLOCK_MASK: Version = (2, 13)
 IS_COMPILING_HELD: Version = (2, 13)
-MODE_MARKS_CODE: Version = (2, 13)
+MODE_MARKS_NO_CODE: Version = (2, 14)
 
 
 def fx_flag(version: Version, name: str) -> str:

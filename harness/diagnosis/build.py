@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from harness.causes import CAUSES
 from harness.causes.base import Cause, Explanation, Found
 from harness.causes.errors import explained
@@ -67,31 +69,45 @@ def diagnose(
         compiled_calls=totals.threads_with_compiled_calls,
     )
     missing = [*unwatched, *unmet]
-    return Report(
+    said = headline.headline(
+        decided,
+        findings=findings,
+        said=headline.sentences(found),
+        timelines=timelines,
+        counts=totals,
+        missing=missing,
+        ended=recording.ended,
+    )
+    report = Report(
         verdict=decided,
         exit_code=int(verdict.exit_code(decided, recording.ended)),
-        headline=headline.headline(
-            decided,
-            findings=findings,
-            said=headline.sentences(found),
-            timelines=timelines,
-            counts=totals,
-            missing=missing,
-            ended=recording.ended,
-        ),
+        headline=said,
         findings=tuple(findings),
         notes=tuple(notes),
         counts=totals,
-        coverage=_join(coverage.coverage(timeline) for timeline in timelines),
-        caches=_join(coverage.caches(timeline) for timeline in timelines),
-        errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
-        threads=_join(people.threads(timeline) for timeline in timelines),
-        memory=_join(memory.memory(t, found[t.pid]) for t in timelines),
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
         replay=recording.run.replay if recording.run else "",
         expected_threads=expectations.threads,
+    )
+    return _with_sections(report, timelines, found, accounted)
+
+
+def _with_sections(
+    report: Report,
+    timelines: Sequence[Timeline],
+    found: Mapping[int, Sequence[Found]],
+    accounted: Mapping[int, Mapping[int, tuple[str, ...]]],
+) -> Report:
+    """The report with what is told of each process: coverage, caches, errors, threads, memory."""
+    return msgspec.structs.replace(
+        report,
+        coverage=_join(coverage.coverage(timeline) for timeline in timelines),
+        caches=_join(coverage.caches(timeline) for timeline in timelines),
+        errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
+        threads=_join(people.threads(timeline) for timeline in timelines),
+        memory=_join(memory.memory(t, found[t.pid]) for t in timelines),
     )
 
 

@@ -6,6 +6,8 @@ from harness.causes.base import Explanation, Found
 from harness.diagnosis.report import Finding, Statement
 
 MAX_STATEMENTS = 64
+_LAST = 4
+"""So many of them are the last ones, which conclude from those before."""
 
 
 def draw(
@@ -84,8 +86,13 @@ def _finding(
 
 def _some(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """The statements, unless hundreds of threads have one each."""
-    more = statements[MAX_STATEMENTS:]
-    if not more:
+    if len(statements) <= MAX_STATEMENTS:
         return statements
-    text = f"Of {len(more):,} more threads or calls the same could be said."
-    return (*statements[:MAX_STATEMENTS], Statement(text, more[0].certainty, more[0].evidence))
+    first, more = statements[: MAX_STATEMENTS - _LAST], statements[MAX_STATEMENTS - _LAST : -_LAST]
+    observed = all(statement.certainty == "observed" for statement in more)
+    left_out = Statement(
+        f"{len(more):,} more statements like these, on other threads or calls, are not listed.",
+        "observed" if observed else "inferred",
+        more[0].evidence,
+    )
+    return (*first, left_out, *statements[-_LAST:])

@@ -8,7 +8,6 @@ from harness.causes import words
 from harness.causes.judging import Judgement, judgement_of, seqs_of
 from harness.diagnosis.report import (
     CacheVariant,
-    Certainty,
     CodeCache,
     CodeCoverage,
     CodeRef,
@@ -203,24 +202,17 @@ def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
         numbers.setdefault(entry.compile_id, number)
         if number < MAX_VARIANTS:
             variants.append(_cache_variant(timeline, entry, number, compile_, same))
-    rejections = tuple(itertools.islice(_rejections(timeline, history), MAX_VARIANTS))
+    rejections = _rejections(timeline, history)
+    listed = tuple(itertools.islice(rejections, MAX_VARIANTS))
+    not_listed = sum(1 for _ in rejections)
     return CodeCache(
         code=code_ref(history.code),
         pid=timeline.pid,
         entries=tuple(variants),
-        rejections=rejections,
+        rejections=listed,
         complete=history.entries_at_end is not None,
-        left_out=len(entries) - len(variants) + history.entries_left_out + _more(timeline, history),
+        left_out=len(entries) - len(variants) + history.entries_left_out + not_listed,
     )
-
-
-def _more(timeline: Timeline, history: CodeHistory) -> int:
-    """How many rejections are not listed."""
-    number = 0
-    for call in history.uncovered:
-        reasons = call.compile.reasons if call.compile else ()
-        number += len(reasons) or judgement_of(timeline, call) is not None
-    return max(number - MAX_VARIANTS, 0)
 
 
 def _leaders(history: CodeHistory) -> dict[str | None, str | None]:
@@ -267,12 +259,11 @@ def _rejections(timeline: Timeline, history: CodeHistory) -> Iterator[Rejection]
             continue
         judgement = judgement_of(timeline, call)
         if judgement is not None:
-            certainty: Certainty = "inferred"
             yield Rejection(
                 thread=words.ref(timeline, call.tid),
                 guard="; ".join(_differs(judgement)),
                 entry=judgement.entry.compile_id,
-                certainty=certainty,
+                certainty="inferred",
                 evidence=words.seqs(seqs_of(call)),
             )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.causes import out_of_memory, words
 from harness.causes.base import Found
+from harness.causes.out_of_memory import Failure
 from harness.diagnosis.memory_report import DeviceMemory, FailedRequest, Memory, PhaseMemory
 from harness.timeline.memory import Device, Peak
 from harness.timeline.timeline import Timeline
@@ -42,7 +43,7 @@ def memory(timeline: Timeline, found: Sequence[Found]) -> list[Memory]:
             explained_by=tuple(code for code, seqs in codes if seqs & failure.seqs),
             evidence=words.seqs(failure.seqs),
         )
-        for failure in failures[:MAX_REQUESTS]
+        for failure in _listed(timeline, failures)
     )
     return [
         Memory(
@@ -53,6 +54,12 @@ def memory(timeline: Timeline, found: Sequence[Found]) -> list[Memory]:
             left_out=len(failures) - len(requests) + use.left_out,
         )
     ]
+
+
+def _listed(timeline: Timeline, failures: Sequence[Failure]) -> list[Failure]:
+    """As many as there is room for, in order of time; those that ended something before others."""
+    chosen = sorted(failures, key=lambda failure: failure.survived(timeline))[:MAX_REQUESTS]
+    return sorted(chosen, key=lambda failure: failure.t)
 
 
 def _devices(devices: Iterable[Device]) -> Iterable[DeviceMemory]:

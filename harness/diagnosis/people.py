@@ -59,8 +59,9 @@ class _Seen:
         self.compiles: Counter[int] = Counter()
         self.misses: Counter[int] = Counter()
         for history in timeline.program_codes():
-            for compile_ in history.compiles:
-                self.compiles[compile_.on] += compile_.times
+            for call in history.uncovered:  # these stand for those that were folded, too
+                if call.compile is not None:
+                    self.compiles[call.compile.on] += call.times
             for tid, sighting in history.sightings.items():
                 self.misses[tid] += sighting.misses
         contexts = [t.context.config for t in timeline.threads.values() if t.context]

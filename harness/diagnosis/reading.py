@@ -38,7 +38,7 @@ def notes(timeline: Timeline) -> list[Note]:
     codes = folded.codes + sum(1 for _ in timeline.program_codes()) - listed
     if codes:
         number = words.count(codes, "more code object")
-        found.append(f"{number} were compiled than are listed, each called by fewer threads")
+        found.append(f"{number} were compiled than are listed, each called by no more threads")
     return [Note(text=f"{text}.", pid=timeline.pid) for text in found]
 
 

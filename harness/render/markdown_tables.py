@@ -118,7 +118,7 @@ def contexts(view: View) -> Iterator[str]:
         (
             [
                 cell(view.name(of.thread)),
-                facts.role(of),
+                cell(facts.role(of)),
                 ", ".join(
                     f"**{cell(part)}**" if differs else cell(part)
                     for part, differs in view.context_parts(of)
@@ -137,7 +137,7 @@ def ladders(view: View) -> Iterator[str]:
 
 
 def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
-    yield f"### {inline(view.name(of.thread))} ({facts.role(of)}, tid {of.thread.tid})"
+    yield f"### {inline(view.name(of.thread))} ({inline(facts.role(of))}, tid {of.thread.tid})"
     yield ""
     yield f"{inline(view.created(of.thread) or 'its creation was not recorded')}; {facts.did(of)}."
     if of.ladder:

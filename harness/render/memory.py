@@ -4,15 +4,11 @@ from collections.abc import Iterator
 
 from harness.diagnosis.memory_report import DeviceMemory, Memory
 from harness.events.memory import size
+from harness.render.text import plural
 from harness.render.view import View
 
 TITLE = "Memory"
 HEADS = ("Device", "What", "Peak", "Reserved", "Of", "Bound")
-
-
-def sections(view: View) -> list[Memory]:
-    """The processes of which there is something to tell."""
-    return list(view.report.memory)
 
 
 def rows(of: Memory) -> Iterator[tuple[str, ...]]:
@@ -62,10 +58,18 @@ def lines(view: View) -> list[str]:
     for of in view.report.memory:
         if of.requests or any(device.cap for device in of.devices):
             found += [_line(device) for device in of.devices]
-            count = sum(request.count for request in of.requests)
-            if count:
-                found.append(f"{count} {'request' if count == 1 else 'requests'} for memory failed")
+            if of.requests:
+                found.append(f"{plural(_failed(of), 'request')} for memory failed")
     return found
+
+
+def _failed(of: Memory) -> int:
+    """How many requests failed; a loop's are not all recorded, each has their number so far."""
+    most: dict[tuple[int, int, str, str], int] = {}
+    for request in of.requests:
+        key = (request.thread.tid, request.thread.life, request.device, request.doing)
+        most[key] = max(most.get(key, 0), request.count)
+    return sum(most.values())
 
 
 def _line(device: DeviceMemory) -> str:

@@ -201,8 +201,10 @@ class _Trace:
     def _awaited(self, owner: Thread, began: float) -> None:
         for waiter in [waiter for waiter, of in self._waiting.items() if of == owner]:
             del self._waiting[waiter]
-            at = self._tracks.advance(waiter, began)
-            self._tracks.arrow("waits for", (owner, began), (waiter, at))
+            # Its wait may have been closed with what was around it, or with the thread.
+            if self._tracks.is_open(waiter, _LOCK) is not None:
+                at = self._tracks.advance(waiter, began)
+                self._tracks.arrow("waits for", (owner, began), (waiter, at))
 
     def _time(self, event: schema.Event) -> float:
         if self._t0 is None:

@@ -22,8 +22,8 @@ from harness.timeline.timeline import Timeline
 
 _MAX_PROBES = 256
 _MAX_BEHALF = 256
-_TIME = operator.attrgetter("t_ns")
 _MAX_PASSES = 256
+_TIME = operator.attrgetter("t_ns")
 
 
 class Builder:

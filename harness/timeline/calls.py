@@ -55,7 +55,8 @@ class Calls:
 
     def backward(self, thread: Thread) -> None:
         """Note that a thread called backward."""
-        self._callers[thread.tid] = None
+        if len(self._callers) < 2:  # that there are several is all that is asked
+            self._callers[thread.tid] = None
 
     def history(self, code: Code) -> CodeHistory:
         """The history of a code object, made when it is first met."""

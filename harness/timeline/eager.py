@@ -1,6 +1,6 @@
 """Calls of compiled code that ran eager, and the stances under which they did."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from harness.events import schema
 from harness.timeline.model import EagerCall, StanceCall, StanceSet
@@ -68,15 +68,6 @@ class EagerCalls:
                     where=self._shared.one(event.where),
                 )
             )
-
-
-def total(calls: Iterable[EagerCall]) -> int:
-    """How many such calls there were, a lower bound: only calls that are looked at are followed."""
-    most: dict[tuple[object, ...], int] = {}
-    for call in calls:
-        kind = (call.tid, call.code.id, call.route, call.detail[:40], call.by)
-        most[kind] = max(most.get(kind, 0), call.count)
-    return sum(most.values())
 
 
 def set_before(timeline: Timeline, tid: int, stance: str, t: int) -> StanceSet | None:

@@ -115,14 +115,11 @@ class Folder:
         """Fold whatever is too long."""
         timeline, read = self._timeline, self._timeline.futures_read
         self._fold("flagged", kinds.flagged, lambda _: False)
-        self._fold("eager", lambda e: (e.tid, e.code.id, e.route, e.by), lambda _: False)
-        self._fold("stances", lambda s: (s.tid, s.stance), lambda _: False)
-        self._fold("under_stance", lambda c: (c.tid, c.code.id, c.stance, c.by), lambda _: False)
         self._fold("eager", kinds.eager, lambda _: False)
         self._fold("under_stance", kinds.under_stance, lambda _: False)
-        self._fold("stances", lambda s: (s.tid, s.stance), lambda _: False)
+        self._fold("stances", kinds.stance, lambda _: False)
         largest = max(timeline.dense, key=lambda d: d.scores_bytes, default=None)
-        self._fold("dense", lambda d: (d.tid,), lambda d: d is largest)
+        self._fold("dense", kinds.dense, lambda d: d is largest)
         self._fold("errors", lambda e: kinds.error(e, read), lambda _: False)
         moments = self._moments()
         open_ = {id(span) for span in self._points.open}
@@ -131,7 +128,7 @@ class Folder:
             return id(span) in open_ or moments.near(span)
 
         self._fold("block_masks", kinds.mask, pinned)
-        self._fold("fx_traces", lambda t: (t.tid, t.in_compile, t.tracer), pinned)
+        self._fold("fx_traces", kinds.trace, pinned)
         self._fold("backward_compiles", kinds.backward, lambda b: id(b) in open_)
         self._fold_calls(moments)
         self._fold_waits()
@@ -235,7 +232,7 @@ class Folder:
         if len(self._timeline.lock_waits) > self._next.get("lock_waits", self._bounds.records):
             calls = (call for h in self._timeline.codes.values() for call in h.uncovered)
             used = {id(call.wait) for call in calls} | self._calls.pending()
-        self._fold("lock_waits", lambda w: (w.tid, w.lock), lambda w: id(w) in used)
+        self._fold("lock_waits", kinds.wait, lambda w: id(w) in used)
 
     def _fold_codes(self) -> None:
         """Let go of the oldest code objects of which one thread alone knows."""
@@ -286,7 +283,6 @@ class Folder:
             timeline.stances,
             timeline.under_stance,
             timeline.dense,
-            timeline.eager,
             timeline.errors,
             timeline.block_masks,
             timeline.fx_traces,

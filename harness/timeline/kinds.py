@@ -8,10 +8,14 @@ from collections.abc import Hashable
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
+    DenseCall,
     EagerCall,
     ErrorSeen,
     FlaggedCall,
+    FxTrace,
+    LockWait,
     StanceCall,
+    StanceSet,
     Uncovered,
 )
 
@@ -57,6 +61,26 @@ def call(call: Uncovered, warmup_end: int | None) -> Kind:
 def under_stance(call: StanceCall) -> Kind:
     """Of calls under a stance."""
     return call.tid, call.by not in {None, call.tid}, call.stance, call.by, call.code.id
+
+
+def stance(stance: StanceSet) -> Kind:
+    """Of stances that threads set."""
+    return stance.tid, stance.stance
+
+
+def dense(call: DenseCall) -> Kind:
+    """Of dense calls."""
+    return (call.tid,)
+
+
+def trace(trace: FxTrace) -> Kind:
+    """Of FX traces."""
+    return trace.tid, trace.in_compile, trace.tracer
+
+
+def wait(wait: LockWait) -> Kind:
+    """Of waits for a lock."""
+    return wait.tid, wait.lock
 
 
 def mask(mask: BlockMask) -> Kind:

@@ -134,7 +134,10 @@ class FlaggedCall:
 
 @dataclass(slots=True, kw_only=True)
 class EagerCall:
-    """A call of compiled code that ran eager; ``by``: whose doing (see ``calls.EagerData``)."""
+    """A call of compiled code that ran eager.
+
+    ``by``: whose doing it was. ``harness.events.calls.EagerData`` says more of the fields.
+    """
 
     tid: int
     t: int

@@ -168,6 +168,35 @@ class TestLimit:
         report = diagnose(script.finish())
         assert (codes(report), notes(report)) == ({}, {"CR403"})
 
+    def test_an_error_that_main_raises_again_is_no_other_threads(self, script):
+        script.thread(A, "long")
+        limit_hit(script, A)
+        kind, said = "torch._dynamo.exc.FailOnRecompileLimitHit", "recompile_limit reached"
+        script.error(A, "future", kind, said, 7, future=1)
+        script.add("future_read", MAIN, {"future": 1})
+        script.error(MAIN, "main", kind, said, 7)
+        report = diagnose(script.finish(1))
+        assert "CR403" not in codes(report)
+        assert "CR403" in notes(report)
+
+    def test_an_error_over_the_limit_of_another_function_is_not_this_ones(self, script):
+        script.thread(A, "long")
+        script.thread(B, "other")
+        limit_hit(script, A)
+        kind, said = "torch._dynamo.exc.FailOnRecompileLimitHit", "recompile_limit reached"
+        script.error(B, "thread", kind, said, 7)
+        assert "CR403" not in codes(diagnose(script.finish(1)))
+
+    def test_a_threads_error_over_a_limit_that_another_one_hit_is_a_finding(self, script):
+        script.thread(A, "long")
+        script.thread(B, "short")
+        limit_hit(script, A)
+        script.miss(B, STEP)
+        kind = "torch._dynamo.exc.FailOnRecompileLimitHit"
+        error = script.error(B, "thread", kind, "recompile_limit reached", 7)
+        (finding,) = (f for f in diagnose(script.finish(1)).findings if f.code == "CR403")
+        assert error in finding.evidence
+
     def test_what_used_it_up_comes_first(self, script):
         script.thread(A, "long")
         script.thread(B, "short")
@@ -211,6 +240,19 @@ class TestRecomputation:
         script.compile(A, "0/1", STEP, where=self.WHERE)
         script.error(A, "thread", self.ERROR, self.MESSAGE)
         assert "CR404" in codes(diagnose(script.finish()))
+
+    def test_one_on_autograds_thread_is_said_to_be_there(self, script):
+        where = [*self.WHERE[:2], ["/usr/lib/python3.11/contextlib.py", 81, "inner", False]]
+        script.thread(A, "train")
+        script.call(A, STEP)
+        script.backward(A)
+        eager(script, AUTOGRAD, "run_only", by=A, where=where)
+        script.error(A, "thread", self.ERROR, self.MESSAGE)
+        report = diagnose(script.finish())
+        (finding,) = (f for f in report.findings if f.code == "CR404")
+        assert (
+            f"Inside a recomputation in `autograd-{AUTOGRAD}` `step`" in finding.statements[1].text
+        )
 
     def test_without_another_path_the_program_is_at_fault(self, script):
         script.thread(A, "train")

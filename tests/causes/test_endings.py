@@ -241,6 +241,14 @@ class TestHang:
         certainties = [s.certainty for s in the(report, "CR903").statements[1:4]]
         assert certainties == ["observed", "inferred", "observed"]
 
+    def test_an_owner_that_has_given_the_lock_up_since_does_not_hold_it(self, script):
+        script.thread(B, "waiter")
+        script.wait(B, MAIN, "enter")
+        report = self.hang(
+            script, {"tid": A, "thread": "drafter", "what": "`app`", "read": True, "function": "f"}
+        )
+        assert report.headline.endswith("held by `drafter`, which waited for `app`.")
+
     def test_the_programs_own_locks_are_named_where_torch_has_no_part(self, script):
         script.end(A, "0/1")
         wait = {"tid": A, "thread": "drafter", "what": "`weights`", "read": True, "function": "f"}

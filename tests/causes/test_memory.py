@@ -135,6 +135,17 @@ def test_without_the_probe_the_text_and_the_frames_tell(script):
     assert codes(report)[:2] == [("CR401", True, ()), ("CR402", False, ("CR401",))]
     (memory,) = report.memory
     assert (memory.requests[0].asked, memory.requests[0].device) == (4 * GIB, "cpu")
+    assert statements(report, "CR402")[1].certainty == "inferred"
+
+
+def test_the_sizes_that_are_observed_are_the_frames_own(script):
+    dense(script, A)
+    sizes = {"sizes": [2, 8, 4096, 16384], "dtype": "torch.bfloat16", "element_size": 2}
+    failed(script, A, 4 * GIB, doing="dense_backward", **sizes)
+    cuda_error(script, A)
+    said = statements(diagnose(script.finish(1)), "CR402")[1]
+    assert said.certainty == "observed"
+    assert "B x H x Q x KV = 1,073,741,824 elements, 4.0 GiB" in said.text
 
 
 @pytest.mark.parametrize(
@@ -176,6 +187,27 @@ def test_a_request_that_the_program_survives_is_a_note(script):
     report = diagnose(script.finish())
     assert codes(report) == []
     assert [note.code for note in report.notes] == ["CR904"]
+
+
+def test_the_request_that_ended_a_thread_is_listed_after_a_hundred_that_were_survived(script):
+    for _ in range(100):
+        failed(script, A, 3 * GIB)
+    fatal = failed(script, B, 5 * GIB)
+    cuda_error(script, B)
+    (memory,) = diagnose(script.finish(1)).memory
+    assert len(memory.requests) + memory.left_out == 101
+    assert fatal in memory.requests[-1].evidence
+    assert not memory.requests[-1].survived
+
+
+def test_what_concludes_a_finding_of_hundreds_of_statements_is_kept(script):
+    for number in range(100):
+        failed(script, A, 5 * GIB + number * MIB)
+        cuda_error(script, A, number)
+    said = statements(diagnose(script.finish(1)), "CR904")
+    assert len(said) < 70
+    assert sum("more statements like these" in s.text for s in said) == 1
+    assert said[-1].certainty == "unknown"
 
 
 def test_errors_of_two_threads_go_to_their_own_requests(script):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
@@ -81,6 +81,9 @@ def acting(output):
 
 @settings(deadline=None, max_examples=40)
 @given(ANY, st.sampled_from(["json", "md", "html"]))
+@example("\x7f", "json")
+@example("\x7f", "md")
+@example("\x7f", "html")
 def test_files_hold_no_control_byte(value, kind):
     if kind == "json":
         value = re.sub("[\ud800-\udfff]", "?", value)

@@ -294,6 +294,21 @@ def test_memory_does_not_grow_with_the_recording(tmp_path) -> None:
     assert many < few + 200_000  # what was cached of names is full by then
 
 
+@pytest.mark.parametrize("over", ["the thread", "what was around the wait"])
+def test_a_wait_that_is_over_gets_no_arrow_from_a_later_compile(over, tmp_path, make) -> None:
+    phase = schema.PhaseData(name="warmup")
+    trace = trace_of(
+        tmp_path,
+        make(schema.Phase, 0, 1, "enter", phase),
+        make(schema.LockWait, 1, 1, "enter", schema.LockWaitData(lock="l", owner_tid=2)),
+        make(schema.ThreadEnd, 2, 1)
+        if over == "the thread"
+        else make(schema.Phase, 2, 1, "exit", phase),
+        make(schema.Compile, 3, 2, "enter", schema.CompileData(code=BLOCK)),
+    )
+    assert not trace.arrows
+
+
 KINDS = st.sampled_from(
     [
         (schema.Compile, schema.CompileData(code=BLOCK)),

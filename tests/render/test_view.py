@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.diagnosis.memory_report import FailedRequest, Memory
 from harness.diagnosis.report import (
     Counts,
     Environment,
@@ -21,7 +22,7 @@ from harness.diagnosis.report import (
 )
 from harness.events.ended import Ended
 from harness.events.values import Frame
-from harness.render import WRITERS, chain, facts, text, write_all
+from harness.render import WRITERS, chain, facts, memory, text, write_all
 from harness.render.lanes import PALETTE, lanes
 from harness.render.lines import cited, locate
 from harness.render.stacks import fold
@@ -357,6 +358,15 @@ def test_source_lines_stand_under_the_frames_that_they_belong_to():
     said = printed(one, width=80).splitlines()
     at = said.index("  dflash_min/attention.py:88 __call__")
     assert said[at + 1] == "      return self.compiled(q)"
+
+
+def test_failed_requests_of_a_loop_are_counted_once():
+    failed = [FailedRequest(thread=MAIN, device="cpu", count=count) for count in (1, 2, 3)]
+    other = FailedRequest(thread=DRAFTERS[0], device="cpu")
+    of = Memory(pid=PID, requests=(*failed, other))
+    assert memory.lines(View(msgspec.structs.replace(CLEAN, memory=(of,)))) == [
+        "4 requests for memory failed"
+    ]
 
 
 def test_a_cache_says_what_it_does_not_list():

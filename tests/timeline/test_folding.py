@@ -80,6 +80,15 @@ class Maker:
         data = {"kind": "fallback", "shape": [1, 8, 64 + choice, 64], "scores_bytes": 4096}
         self.script.add("dense_attention", tid, {**data, "dtype": "float32"}, where=frames("f"))
 
+    def eager(self, tid, choice):
+        data = {"code": self.code(choice), "route": "stance", "detail": "force_eager"}
+        data |= {"by_tid": TIDS[choice % 4], "count": 1}
+        self.script.add("eager", tid, data, where=frames("loop"))
+
+    def stance(self, tid, choice):
+        data = {"stance": "force_eager" if choice % 2 else "default"}
+        self.script.add("stance", tid, data, where=frames("evaluate"))
+
     @staticmethod
     def code(choice):
         return code(1 + choice % 2, f"block_{choice % 2}")
@@ -89,7 +98,10 @@ class Maker:
         return context(grad=choice % 3 > 0)
 
 
-DEEDS = ("call", "miss", "compile", "compile", "flagged", "mask", "error", "future", "dense")
+DEEDS = (
+    *("call", "miss", "compile", "compile", "flagged", "mask", "error", "future", "dense"),
+    *("eager", "stance"),
+)
 deeds = st.tuples(
     st.sampled_from(DEEDS), st.sampled_from(TIDS), st.integers(0, 5), st.integers(1, 12)
 )
@@ -98,7 +110,8 @@ deeds = st.tuples(
 def found_in(folder, bounds):
     report = diagnose(Recording(folder, bounds))
     findings = {(f.code, f.root) for f in report.findings}
-    return report.verdict, findings, report.counts, {note.code for note in report.notes}
+    compiles = {of.thread.name: of.compiles for of in report.threads if of.compiles}
+    return report.verdict, findings, report.counts, {note.code for note in report.notes}, compiles
 
 
 @settings(max_examples=120, deadline=None)
@@ -114,6 +127,19 @@ def test_what_is_found_and_counted_stays(recorded):
                 maker.do(what, tid, choice)
         maker.script.finish()
         assert found_in(folder, TIGHT) == found_in(folder, BOUNDS)
+
+
+def test_each_threads_compiles_are_counted_though_most_are_folded(tmp_path):
+    script = Script(tmp_path)
+    script.thread(4001, "worker")
+    for number in range(200):
+        script.miss(4001)
+        script.compile(4001, f"0/{number}", reasons=[REASONS[1]], digest="d")
+    script.finish()
+    (timeline,) = Recording(tmp_path, TIGHT).timelines()
+    assert sum(len(history.compiles) for history in timeline.program_codes()) < 100
+    compiles = found_in(tmp_path, TIGHT)[-1]
+    assert compiles == found_in(tmp_path, BOUNDS)[-1] == {"worker": 200}
 
 
 @pytest.mark.parametrize("name", NAMES)
