@@ -102,6 +102,7 @@ class Live:
         self._said: set[str] = set()
         self._stop: str | None = None
         self._stop_at = 0.0
+        self._failed = False
 
     def tick(self) -> str | None:
         """Look at what is new, at most twice a second; return why the run is to be ended, if so."""
@@ -147,8 +148,11 @@ class Live:
         if worker is None or worker.is_alive():
             return
         self._worker = None
-        if worker.report is None:  # it was read while it was being written: once more, later
+        if worker.report is None:  # it may have been read while it was being written
             self._of_note, self._diagnose_at = True, now + _AFTER_FAILURE_S
+            if not self._failed:  # once: whoever relies on --stop-on or --alert has to know
+                self._failed = True
+                self._say(f"{self._seconds()}: not diagnosed, and tried again: {worker.failure}")
             return
         self._diagnose_at = now + _BACK_OFF * worker.cpu_s
         self._tell(worker.report)
@@ -163,7 +167,7 @@ class Live:
                 self._say(f"{self._seconds()}: {finding.code} {finding.title}: {text}")
                 self._alerts.give(finding)
         if self._stop is None and self._is_to_stop():
-            reasons = ", ".join(sorted(self._said - {FOUND}))
+            reasons = ", ".join(sorted(self._said))
             self._stop = f"--stop-on {self._stop_on} ({reasons})"
             self._stop_at = self._clock() + STOP_AFTER_S
 
@@ -200,6 +204,7 @@ class _Diagnosis(threading.Thread):
 
     Attributes:
         report: the report; None while there is none, or if it failed.
+        failure: why it failed, in words.
         cpu_s: processor seconds that it took.
     """
 
@@ -207,14 +212,15 @@ class _Diagnosis(threading.Thread):
         super().__init__(name="live diagnosis", daemon=True)
         self._folder = folder
         self.report: Report | None = None
+        self.failure = ""
         self.cpu_s = 0.0
 
     def run(self) -> None:
         start = time.thread_time()
         try:
             self.report = for_sharing(diagnose(_Kept(self._folder)))
-        except Exception:  # noqa: BLE001 - the report at the end will say what cannot be read
-            self.report = None
+        except Exception as error:  # noqa: BLE001 - the run goes on, whatever it is
+            self.failure = f"{type(error).__name__}: {error}"
         self.cpu_s = time.thread_time() - start
 
 

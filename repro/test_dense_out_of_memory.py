@@ -10,6 +10,8 @@ import pytest
 
 PROGRAM = "dense_out_of_memory.py"
 GIB = 1 << 30
+CPU_CAP = ("--memory-cap", "2")
+GPU_CAP = ("--memory-cap", "20")
 
 
 def failed_request(result):
@@ -25,20 +27,14 @@ def scores_of(request):
 
 
 @pytest.fixture
-def cap():
-    """``--memory-cap`` for a CPU. A GPU has scenarios of its own."""
-    return ("--memory-cap", "2")
-
-
-@pytest.fixture
 def no_gpu(monkeypatch):
     """Hide GPUs: the bound is then one on the program's own data."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_dense_out_of_memory_fails(watch, cap):
-    result = watch(PROGRAM, "eager", flags=cap)
+def test_dense_out_of_memory_fails(watch):
+    result = watch(PROGRAM, "eager", flags=CPU_CAP)
     assert result.verdict == "found"
     assert result.roots == {"CR401"}
     assert "CR402" in result.codes
@@ -50,8 +46,8 @@ def test_dense_out_of_memory_fails(watch, cap):
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_dense_out_of_memory_control_and_fix_is_to_call_the_compiled_function(watch, cap):
-    result = watch(PROGRAM, "compiled", flags=cap)
+def test_dense_out_of_memory_control_and_fix_is_to_call_the_compiled_function(watch):
+    result = watch(PROGRAM, "compiled", flags=CPU_CAP)
     assert result.verdict == "clean"
     (memory,) = result.report["memory"]
     assert memory["requests"] == []
@@ -59,21 +55,21 @@ def test_dense_out_of_memory_control_and_fix_is_to_call_the_compiled_function(wa
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_block_mask_out_of_memory_fails(watch, cap):
-    result = watch(PROGRAM, "eager-mask", flags=cap)
+def test_block_mask_out_of_memory_fails(watch):
+    result = watch(PROGRAM, "eager-mask", flags=CPU_CAP)
     assert result.roots == {"CR406"}
     assert failed_request(result)["doing"] == "block_mask"
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_block_mask_out_of_memory_control_and_fix_is_to_compile_it(watch, cap):
-    result = watch(PROGRAM, "compiled-mask", flags=cap)
+def test_block_mask_out_of_memory_control_and_fix_is_to_compile_it(watch):
+    result = watch(PROGRAM, "compiled-mask", flags=CPU_CAP)
     assert result.verdict == "clean"
 
 
 @pytest.mark.gpus(1)
 def test_dense_out_of_memory_on_a_gpu_fails(watch):
-    result = watch(PROGRAM, "eager", flags=("--memory-cap", "20"))
+    result = watch(PROGRAM, "eager", flags=GPU_CAP)
     assert result.verdict == "found"
     assert result.roots == {"CR401"}
     assert "CR402" in result.codes
@@ -89,7 +85,7 @@ def test_dense_out_of_memory_on_a_gpu_fails(watch):
 
 @pytest.mark.gpus(1)
 def test_dense_out_of_memory_on_a_gpu_control_and_fix_is_the_compiled_function(watch):
-    result = watch(PROGRAM, "compiled", flags=("--memory-cap", "20"))
+    result = watch(PROGRAM, "compiled", flags=GPU_CAP)
     assert result.verdict == "clean"
     (memory,) = result.report["memory"]
     gpu = next(device for device in memory["devices"] if device["device"] == "cuda:0")
@@ -98,12 +94,12 @@ def test_dense_out_of_memory_on_a_gpu_control_and_fix_is_the_compiled_function(w
 
 @pytest.mark.gpus(1)
 def test_block_mask_out_of_memory_on_a_gpu_fails(watch):
-    result = watch(PROGRAM, "eager-mask", flags=("--memory-cap", "20"))
+    result = watch(PROGRAM, "eager-mask", flags=GPU_CAP)
     assert result.roots == {"CR406"}
     assert failed_request(result)["sizes"] == [1, 1, 1 << 18, 1 << 18]
 
 
 @pytest.mark.gpus(1)
 def test_block_mask_out_of_memory_on_a_gpu_control_and_fix_is_to_compile_it(watch):
-    result = watch(PROGRAM, "compiled-mask", flags=("--memory-cap", "20"))
+    result = watch(PROGRAM, "compiled-mask", flags=GPU_CAP)
     assert result.verdict == "clean"

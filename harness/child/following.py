@@ -28,6 +28,8 @@ from .stacks import user_stack
 _PATIENCE_S = 10.0
 _MAX_FATES = 4096
 _MAX_DETAIL = 300
+# Threads that may be setting stances at once, each of which is kept with its thread.
+_SETTERS = 8
 # Under these a call that no entry fits raises.
 _RAISING = frozenset({"fail_on_recompile", symbols.SKIP_GUARDS})
 
@@ -98,9 +100,6 @@ class Follower:
 
     No locks: a call that another thread's doing may have made to look eager is not told of (see
     ``_settle_pending``).
-
-    Attributes:
-        stance_tid: the thread that set the stance in force, which is one for the process.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -111,11 +110,11 @@ class Follower:
         self._fates: dict[int, Switch] = {}
         self._mark = object()
         self._opened = 0.0
-        self.stance_tid: int | None = None
+        self._setters: tuple[tuple[object, int], ...] = ()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        self._pending, self._missed = {}, {}
+        self._pending, self._missed, self._setters = {}, {}, ()
         if self._tap is not None:
             self._shut(self._tap)
 
@@ -123,10 +122,19 @@ class Follower:
         """Begin; ``tap`` is shut."""
         self._tap = tap
 
+    def setting_stance(self, stance: object) -> None:
+        """The calling thread is about to put ``stance`` in force."""
+        # An entry lost to another thread leaves its stance nobody's, which is said as not known.
+        self._setters = (*self._setters[1 - _SETTERS :], (stance, self._recorder.local.tid))
+
     def stance(self) -> Switch | None:
         """The stance in force; None if it is the default."""
-        name = symbols.stance()
-        return Switch("stance", name, self.stance_tid) if name else None
+        name, found = symbols.stance()
+        if not name:
+            return None
+        # By identity: another thread may have announced the next one, which is not in force yet.
+        by = next((tid for stance, tid in reversed(self._setters) if stance is found), None)
+        return Switch("stance", name, by)
 
     def entered(self, code: Described | None, where: Stack | None) -> None:
         """A call of ``code`` begins and is looked at."""

@@ -112,16 +112,18 @@ class Span:
     def data(self) -> dict[str, Any]:
         """Return what ``MemoryPeakData`` says of a device."""
         first, last = self._first, self._last
-        # It rose: then the most ever held was held in between. If it fell, the program reset it.
-        exact = last.peak_allocated > first.peak_allocated
-        reset = last.peak_allocated < first.peak_allocated
+        # It rose: then the most ever held was held in between. If it fell, or a look saw more than
+        # it says, the program reset it, and what was held before that is known from looks alone.
+        rose = last.peak_allocated > first.peak_allocated
+        reset = last.peak_allocated < max(first.peak_allocated, self._most)
+        peak = max(last.peak_allocated, self._most) if rose or reset else self._most
         return {
             "device": last.device,
             "before": first.allocated,
-            "peak": last.peak_allocated if exact or reset else self._most,
+            "peak": peak,
             "peak_reserved": last.peak_reserved,
             "total": last.total,
-            "exact": exact,
+            "exact": rose and not reset,
         }
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from .bounds import Bounds, worth_recording
+from .calling_thread import current_thread_name, registered_thread
 from .log import Log
 from .stacks import user_stack
 
@@ -93,7 +94,7 @@ class Recorder:
         self.compiling: dict[int, int] = {}
         self.tracing: dict[int, int] = {}
         self.in_backward: dict[int, int] = {}
-        self.at_end: list[Callable[[], object]] = [self.record_left_out]
+        self.at_end: list[Callable[[], object]] = []
         self.quiet = True
         self._seq = itertools.count(1)
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -195,7 +196,7 @@ class Recorder:
         return True
 
     def record_left_out(self) -> None:
-        """Write how many events of each point were left out in the end."""
+        """Write how many events of each point were left out; called once all hooks ran."""
         for point, count in sorted(self._bounds.left_out.items()):
             self.emit("left_out", {"of": point, "count": count})
 
@@ -250,8 +251,7 @@ class Recorder:
     def _say_start(self) -> None:
         """Write the calling thread's own start, if that was held."""
         self.local.said = True
-        # The thread itself, if Python started it; no dummy is made for another one.
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+        thread = registered_thread()
         unsaid = None if thread is None else thread.__dict__.pop(_UNSAID, None)
         if unsaid is None:
             return
@@ -319,38 +319,6 @@ class Recorder:
 
     def _segment_path(self, number: int) -> str:
         return os.path.join(self.folder, f"{STEADY}-{self.pid}-{number:06d}.jsonl")  # noqa: PTH118
-
-
-def is_foreign_thread() -> bool:
-    """Whether Python did not start the calling thread: autograd's, say.
-
-    Such a thread has no ``Thread`` object, or a dummy one made when somebody asked.
-    """
-    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
-    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
-
-
-def current_thread_name(tid: int) -> str:
-    """Name of the calling thread, without making a dummy ``Thread`` for a foreign one."""
-    # Thread._active is what threading.current_thread() reads; that call would add an entry.
-    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
-    if thread is not None and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
-        name: str = thread.name
-        return name
-    # A thread of C++ may have told the system its name: autograd's is "pt_autograd_" and a device
-    # index (torch/csrc/autograd/engine.cpp). Without one it has the process's.
-    system = _system_name(tid)
-    if system and system != _system_name(os.getpid()):
-        return system
-    return thread.name if thread is not None else f"thread-{tid}"
-
-
-def _system_name(tid: int) -> str:
-    try:
-        with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return file.read().strip()
-    except OSError:  # not Linux
-        return ""
 
 
 def _ascii_json(event: dict[str, Any]) -> bytes:

@@ -62,6 +62,7 @@ class Session:
                 name = f"at_end[{number}] {getattr(hook, '__qualname__', '')}"
                 self._attachment.report(name, "failed", repr(error)[:500])
         self._attachment.report_idle()
+        recorder.record_left_out()
         if recorder.lost:
             reason = f"{recorder.lost} events could not be written"
             self._attachment.report("recorder", "failed", reason)

@@ -320,17 +320,17 @@ def config_overrides() -> dict[str, Any]:
     return values
 
 
-def stance() -> str:
-    """Name of the stance in force, which is one for the process; empty: the default.
+def stance() -> tuple[str, object]:
+    """Name of the stance in force, which is one for the process, and the stance itself.
 
-    The default one with ``skip_guard_eval_unsafe`` has that option's name.
+    The name is empty for the default one; with ``skip_guard_eval_unsafe`` it has that option's.
     """
     found = STANCE.find()
     if found is None:
-        return ""
+        return "", None
     if found.stance != "default":
-        return str(found.stance)
-    return SKIP_GUARDS if found.skip_guard_eval_unsafe else ""
+        return str(found.stance), found
+    return SKIP_GUARDS if found.skip_guard_eval_unsafe else "", found
 
 
 def dispatch_modes() -> list[str]:

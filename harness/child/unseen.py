@@ -12,6 +12,7 @@ from .probes import Unavailable
 _DEAD_ENDS = (
     "bounds",
     "caches",
+    "calling_thread",
     "codes",
     "context",
     "detail",

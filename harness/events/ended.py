@@ -40,7 +40,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         signal, signal_name: the signal that ended it, such as 11 and ``SIGSEGV``.
         deadline_hit: the time limit passed and the parent ended the program.
         idle_at_deadline: whether the process tree used next to no CPU and recorded nothing in the
-            last two seconds before the deadline; None where the deadline was not reached.
+            last two seconds before the deadline; None where the deadline was not reached or these
+            were not seen.
         killed_from_outside: a signal that no crash raises (SIGKILL, SIGTERM, SIGHUP, ...) ended
             it and the parent did not send it, or the parent was told to end it (SIGTERM, SIGHUP),
             or the parent itself was killed.

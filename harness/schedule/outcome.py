@@ -75,8 +75,15 @@ class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
     """A run was given up because the search was stopped."""
 
 
-def outcome_of(report: Report, schedule: ScheduleData | None) -> Outcome:
-    """Classify a run by its report and the last that its schedule said."""
+def outcome_of(report: Report, schedule: ScheduleData | None, left: str = "") -> Outcome:
+    """Classify a run by its report and the last that its schedule said.
+
+    Args:
+        report: of the run.
+        schedule: how far the schedule got; None if the run's process had none.
+        left: where the run left what it was asked to do, in words; empty if it did it all. Such a
+            run shows nothing by being clean.
+    """
     kind: Kind
     headline = report.headline
     if report.verdict == "found":
@@ -85,6 +92,8 @@ def outcome_of(report: Report, schedule: ScheduleData | None) -> Outcome:
         kind, headline = "impossible", schedule.reason
     elif schedule is not None and schedule.state == "not reached":
         kind, headline = "not reached", f"{schedule.next} was not reached: {schedule.reason}"
+    elif report.verdict == "clean" and left:
+        kind, headline = "not reached", left
     else:
         kind = "clean" if report.verdict == "clean" else "failed"
     return Outcome(
@@ -93,4 +102,5 @@ def outcome_of(report: Report, schedule: ScheduleData | None) -> Outcome:
         roots=tuple(f.code for f in report.findings if f.root),
         codes=tuple(f.code for f in report.findings),
         headline=headline,
+        followed=not left,
     )

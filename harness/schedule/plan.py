@@ -143,10 +143,12 @@ class Delays:
 Schedule = Plan | Priorities | Delays
 
 
-def parse_plan(texts: Iterable[str], *, name: str = "", note: str = "") -> Plan:
+def parse_plan(
+    texts: Iterable[str], *, name: str = "", note: str = "", apart: bool = False
+) -> Plan:
     """Make a plan of holds as they are written. Raises UsageError, in one line."""
     try:
-        return Plan(tuple(Hold.parse(text) for text in texts), name, note)
+        return Plan(tuple(Hold.parse(text) for text in texts), name, note, apart)
     except UsageError:
         raise
     except ValueError as error:
@@ -208,15 +210,16 @@ def _plan(fields: Mapping[str, Any]) -> Plan:
     if schema != PLAN_SCHEMA:
         raise UsageError(f"it has schema {schema}, this version reads {PLAN_SCHEMA}")
     holds, name, note = fields.get("holds"), fields.get("name", ""), fields.get("note", "")
+    apart = fields.get("apart", False)
     if not isinstance(holds, list) or not all(isinstance(text, str) for text in holds):
         raise UsageError("holds is a list of texts such as A:fx_trace:enter")
     if not isinstance(name, str) or not isinstance(note, str):
         raise UsageError("name and note are texts")
-    if not isinstance(fields.get("apart", False), bool):
+    if not isinstance(apart, bool):
         raise UsageError("apart is true or false")
     if not holds:
         raise UsageError("it has no holds")
-    return replace(parse_plan(holds, name=name, note=note), apart=fields.get("apart", False))
+    return parse_plan(holds, name=name, note=note, apart=apart)
 
 
 def _toml(text: str) -> str:

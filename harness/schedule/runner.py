@@ -54,7 +54,9 @@ class ProcessRunner:
         report = diagnose(recording)
         write_all(report, folder)
         main = next(iter(recording.timelines()), None)
-        outcome = outcome_of(report, main.schedule if main else None)
+        difference = first_difference(schedule, main)
+        left = "" if difference is None else difference.said
+        outcome = outcome_of(report, main.schedule if main else None, left)
         plans: list[Plan] = []
         if outcome.kind == "found" and main is not None:
             own = schedule if isinstance(schedule, Plan) else None
@@ -64,7 +66,6 @@ class ProcessRunner:
             folder=folder.name,
             wall_s=ended.wall_s,
             plans=tuple(plans),
-            followed=first_difference(schedule, main) is None,
         )
 
     def stop(self) -> None:

@@ -18,8 +18,7 @@ from typing import Literal
 import msgspec
 
 from dflash_min.errors import UsageError
-from harness.child.schedule.order import Hold
-from harness.schedule.plan import Delays, Plan, Priorities, Schedule
+from harness.schedule.plan import Delays, Plan, Priorities, Schedule, parse_plan
 
 TOKEN_SCHEMA = 1
 _PREFIX = "crh"
@@ -76,13 +75,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             case "chaos":
                 return Delays(self.seed)
             case "given":
-                try:
-                    holds = tuple(Hold.parse(text) for text in self.holds)
-                    return Plan(holds, self.name, apart=self.apart)
-                except UsageError:
-                    raise
-                except ValueError as error:
-                    raise UsageError(str(error)) from error
+                return parse_plan(self.holds, name=self.name, apart=self.apart)
 
 
 def token_of(

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from harness.child.settings import VARIABLE
 from harness.events.ended import Ended, write_ended
 from harness.events.files import CACHE, ENDED
 from harness.supervise.ending import child_failure, disk_full, take_faults
@@ -20,7 +21,6 @@ from harness.supervise.tree import end_leftovers, signal_group, still_alive
 TERM_GRACE_S = 10.0
 _KILL_GRACE_S = 5.0
 _LOOK_S = 3.0
-_TAIL_BYTES = 16 * 1024
 
 
 def finish(told: dict[str, Any], grace_s: float = TERM_GRACE_S) -> None:
@@ -59,7 +59,7 @@ def finish(told: dict[str, Any], grace_s: float = TERM_GRACE_S) -> None:
         stacks=stacks.text,
         waits=stacks.waits,
         fatal_stacks=take_faults(folder).fatal,
-        stderr_tail=tail(Path(told["log"]), _TAIL_BYTES) if told["log"] else "",
+        stderr_tail=tail(Path(told["log"])) if told["log"] else "",
         timeout_s=told["timeout_s"],
         disk_full=full,
         leftovers=leftovers,
@@ -87,8 +87,6 @@ def _program(pid: int | None, mark: str) -> psutil.Process | None:
     """The program, if it still runs and no other process has got its number."""
     if pid is None:
         return None
-    from harness.child.settings import VARIABLE
-
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
         running = process.status() != psutil.STATUS_ZOMBIE

@@ -37,7 +37,6 @@ _HEADINGS = {
     "Segmentation fault": signal.SIGSEGV,
 }
 
-_TAIL_BYTES = 16 * 1024
 _FAULT_BYTES = 256 * 1024
 _PROBE = ".disk-probe"
 _PROBE_BYTES = 4096
@@ -90,7 +89,7 @@ def split_faults(text: str) -> tuple[str, str]:
 
 def child_failure(folder: Path) -> str:
     """Why the watch did not attach or stopped, if the child wrote that down."""
-    return tail(folder / FAILURE, _TAIL_BYTES)
+    return tail(folder / FAILURE)
 
 
 def signal_name(number: int | None) -> str:

@@ -63,7 +63,11 @@ def remove_run_folder(folder: Path, made: Sequence[Path] = ()) -> None:
             return
 
 
-def tail(path: Path, size: int) -> str:
+TAIL_BYTES = 16 * 1024
+"""What is kept of the end of a text that a program or its watch left."""
+
+
+def tail(path: Path, size: int = TAIL_BYTES) -> str:
     """Return the last ``size`` bytes of a text file as text; empty if it cannot be read."""
     try:
         with path.open("rb") as file:

@@ -39,7 +39,6 @@ _INTERRUPT_GRACE_S = 30.0
 _TERMINATE_GRACE_S = 10.0
 # Whoever tells us to end gives us, too, only some seconds.
 _TOLD_LOOK_S = 3.0
-_TAIL_BYTES = 16 * 1024
 
 Tick = Callable[[], str | None]
 
@@ -58,8 +57,9 @@ def supervise(launch: Launch, tick: Tick = lambda: None) -> Ended:
         UsageError: the program cannot be started.
     """
     watched = _Watched(launch)
-    try:
-        with passing_on_signals(watched.asked):
+    # The guardian is let go inside: a signal that comes meanwhile would end us without a report.
+    with passing_on_signals(watched.asked):
+        try:
             try:
                 watched.start()
                 watched.wait(tick)
@@ -68,8 +68,8 @@ def supervise(launch: Launch, tick: Tick = lambda: None) -> Ended:
             ended = watched.ended()
             with contextlib.suppress(OSError):  # a full disk: the caller still has it
                 write_ended(launch.folder, ended)
-    finally:
-        watched.let_guardian_go()
+        finally:
+            watched.let_guardian_go()
     return ended
 
 
@@ -202,7 +202,7 @@ class _Watched:
             stacks=stacks,
             waits=waits,
             fatal_stacks=faults.fatal,
-            stderr_tail=tail(self._launch.log, _TAIL_BYTES) if self._launch.log else "",
+            stderr_tail=tail(self._launch.log) if self._launch.log else "",
             timeout_s=self._launch.timeout_s,
             disk_full=self._disk_full,
             leftovers=self._leftovers,
@@ -268,7 +268,8 @@ class _Watched:
 
     def _at_deadline(self) -> None:
         process = self._running()
-        idle = self._activity().idle_since(self._before or self._activity())
+        # Nothing to compare with: a tick took all of the last seconds.
+        idle = None if self._before is None else self._activity().idle_since(self._before)
         stacks = take_stacks(process.pid, self._launch.folder)
         if process.poll() is not None:  # it ended just now, by itself
             return

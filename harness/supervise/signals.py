@@ -3,12 +3,14 @@
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Protocol
 
 # A terminal that vanishes sends SIGHUP from the shell and from the kernel: that is one word.
 _ONE_WORD_S = 1.0
+
+Handler = signal.Handlers | Callable[[int, FrameType | None], None]
 
 
 class PassOn(Protocol):
@@ -64,17 +66,8 @@ def undisturbed() -> Iterator[None]:
 
     Outside the main thread, and where they are ignored already, nothing changes.
     """
-    before = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, signal.SIG_IGN)
-    except ValueError:  # not the main thread
-        pass
-    try:
+    with _handled((signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -88,15 +81,22 @@ def passing_on_signals(asked: Asked) -> Iterator[None]:
         del frame
         asked.signalled(number)
 
+    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), handle):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
+    """Have ``handler`` for signals that are not ignored, and what was there before afterwards."""
     before = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handle)
+                before[number] = signal.signal(number, handler)
     except ValueError:  # not the main thread: the caller's handlers stay
         pass
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -28,10 +28,10 @@ class Frame(msgspec.Struct):
 
 
 _COMPILE_LOCK = "dynamo's compile lock"
-# By the end of the file's name, then by the function: qualified, or (faulthandler) its last part;
-# "*" is any.
+# By the file's name below its library's folder, then by the function: qualified, or (faulthandler)
+# its last part; "*" is any.
 _KNOWN: dict[str, dict[str, str]] = {
-    "/probes/lock.py": {"acquire": _COMPILE_LOCK, "_wait": _COMPILE_LOCK},
+    f"{_CHILD}/probes/lock.py": {"acquire": _COMPILE_LOCK, "_wait": _COMPILE_LOCK},
     "/threading.py": {
         "join": "the end of a thread",
         "_wait_for_tstate_lock": "the end of a thread",
@@ -78,9 +78,9 @@ _KNOWN: dict[str, dict[str, str]] = {
     "<frozen importlib._bootstrap>": dict.fromkeys(
         ("acquire", "__enter__", "_lock_unlock_module"), "the lock of a module being imported"
     ),
-    "torch/autograd/graph.py": {"*": "a backward pass in autograd's engine"},
-    "torch/cuda/__init__.py": {"synchronize": "the GPU"},
-    "torch/distributed/distributed_c10d.py": dict.fromkeys(
+    "/torch/autograd/graph.py": {"*": "a backward pass in autograd's engine"},
+    "/torch/cuda/__init__.py": {"synchronize": "the GPU"},
+    "/torch/distributed/distributed_c10d.py": dict.fromkeys(
         ("barrier", "all_reduce", "all_gather", "broadcast", "recv"), "the other ranks"
     ),
 }
@@ -88,6 +88,8 @@ _ACQUIRE = re.compile(r"([\w.\[\]'\"]+)\.acquire\(")
 _WITH = re.compile(r"with\s+(?:\(\s*)?([\w.\[\]'\"]+)\s*(?:as\s+\w+\s*)?[:,)]")
 _SLEEP = re.compile(r"\bsleep\(")
 _GET = re.compile(r"([\w.\[\]'\"]+)\.(get|put|recv|wait|join|read|result)\(")
+
+_LIBRARY = re.compile(r".*/lib(?:64)?/python3[^/]*(?=/)(?:/(?:site|dist)-packages(?=/torch/))?")
 
 _FAULT_THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call")
 _FAULT_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -143,7 +145,7 @@ def _known(frames: Sequence[Frame]) -> str:
     """What the innermost frames of libraries wait for: the outermost of them says it best."""
     what = ""
     for frame in frames:
-        table = next((t for end, t in _KNOWN.items() if frame.filename.endswith(end)), None)
+        table = _KNOWN.get(_in_library(frame.filename))
         if table is None:
             break
         last = frame.name.rpartition(".")[2]
@@ -159,6 +161,15 @@ def _read_off(source: str) -> str:
     if match := _GET.search(source):
         return f"`{match[1]}.{match[2]}`"
     return ""
+
+
+def _in_library(file: str) -> str:
+    """A file's name below the folder of Python's library or of packages; others as they are.
+
+    A program has a ``queue.py`` of its own often enough.
+    """
+    folder = _LIBRARY.match(file)
+    return file[folder.end() :] if folder else file
 
 
 def _library(file: str) -> bool:

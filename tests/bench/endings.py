@@ -26,8 +26,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dflash_min.errors import UsageError
 from harness.causes import CAUSES
-from harness.command import UsageError
 from harness.diagnosis.report import loads
 from harness.events.files import event_files, segments
 from harness.flow import Job, run_job

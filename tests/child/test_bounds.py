@@ -72,6 +72,17 @@ def test_errors_of_one_place_are_fewer_than_other_events(tmp_path):
     assert (last.data.of, last.data.count) == ("thread_error", 5000 - 256 - 4)
 
 
+def test_what_probes_leave_out_at_the_very_end_is_counted_too(run):
+    child = run(f"""
+        from _compile_race_child import boot
+        recorder = boot._session._recorder
+        def at_end():
+            for _ in range({PER_KIND} + 100): recorder.emit("guard_miss", {{}})
+        recorder.at_end.append(at_end)
+    """)
+    assert child.of(LeftOut)[-1].data.count == 100
+
+
 def test_what_is_left_out_takes_no_number_so_that_nothing_seems_lost(tmp_path):
     recorder = Recorder(str(tmp_path))
     for _ in range(3 * PER_KIND):

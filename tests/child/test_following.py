@@ -53,7 +53,7 @@ def told(tmp_path):
 
 @pytest.fixture
 def follower(told, tap, monkeypatch):
-    monkeypatch.setattr(following.symbols, "stance", lambda: "")
+    monkeypatch.setattr(following.symbols, "stance", lambda: ("", None))
     monkeypatch.setattr(following.symbols, "dispatch_modes", list)
     follower = following.of(told)
     follower.attach(tap)
@@ -158,11 +158,25 @@ def test_a_miss_of_another_function_says_that_part_of_the_call_ran_compiled(foll
 
 @pytest.mark.parametrize("stance", ["fail_on_recompile", "skip_guard_eval_unsafe"])
 def test_under_some_stances_a_miss_raises(follower, told, monkeypatch, stance):
-    monkeypatch.setattr(following.symbols, "stance", lambda: stance)
+    monkeypatch.setattr(following.symbols, "stance", lambda: (stance, object()))
     follower.entered(CODE, None)
     follower.missed(CODE)
     follower.settle()
     assert told.events == []
+
+
+def test_a_stance_is_that_threads_who_set_it_whoever_sets_the_next_one(follower, monkeypatch):
+    ours, theirs, nobodys = object(), object(), object()
+    in_force = []
+    monkeypatch.setattr(following.symbols, "stance", lambda: ("force_eager", in_force[-1]))
+    follower.setting_stance(ours)
+    in_force.append(ours)
+    elsewhere(follower.setting_stance, theirs)  # announced, and not in force yet
+    assert follower.stance().by_tid == threading.get_native_id()
+    in_force.append(theirs)
+    assert follower.stance().by_tid not in {None, threading.get_native_id()}
+    in_force.append(nobodys)
+    assert follower.stance().by_tid is None
 
 
 def test_torchs_own_functions_are_not_followed(follower, tap):

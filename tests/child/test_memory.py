@@ -272,6 +272,7 @@ def test_a_phase_is_given_the_peak_that_rose_in_it(recorder, recorded):
         ((10, 25), (25, True)),  # it rose: that was in here
         ((25, 25), (9, False)),  # it did not: the most that was seen
         ((25, 12), (12, False)),  # the program reset it
+        ((25, 7), (9, False)),  # and more was seen before that
     ],
 )
 def test_a_span_says_how_well_its_peak_is_known(peaks, expected):

@@ -64,6 +64,10 @@ def test_a_run_that_followed_its_schedule_is_decided_by_its_verdict(script) -> N
     assert decide_replay(report, None, expect=("clean",)) == ExitCode.CLEAN
     assert decide_replay(report, None, expect=("CR301",)) == ExitCode.FOUND
     assert outcome_of(report, timeline.schedule).kind == "clean"
+    never = first_difference(PLAN, None)
+    outcome = outcome_of(report, None, never.said)
+    assert (outcome.kind, outcome.followed) == ("not reached", False)
+    assert "was never set up" in outcome.headline
 
 
 @pytest.mark.parametrize("state", ["not reached", "impossible"])

@@ -128,3 +128,17 @@ def test_compile_lock_and_imports_have_names_of_their_own():
     assert (wait.what, wait.function) == ("dynamo's compile lock", "two")
     importing = Frame("_ModuleLock.acquire", "<frozen importlib._bootstrap>", 150)
     assert wait_of(1, 2, "x", [importing, user]).what == "the lock of a module being imported"
+
+
+@pytest.mark.parametrize(
+    "file", ["/home/user/app/queue.py", "/v/lib/python3.11/site-packages/a/queue.py"]
+)
+def test_a_file_that_only_has_a_librarys_name_waits_for_nothing_known(file):
+    assert wait_of(1, 2, "x", [Frame("get", file, 3)]).what == ""
+    library = Frame("Queue.get", "/usr/lib/python3.12/queue.py", 171)
+    assert wait_of(1, 2, "x", [library]).what == "an item of a queue"
+
+
+def test_a_backward_pass_is_known_by_torchs_file():
+    engine = Frame("f", "/v/lib/python3.11/site-packages/torch/autograd/graph.py", 9)
+    assert wait_of(1, 2, "x", [engine]).what == "a backward pass in autograd's engine"

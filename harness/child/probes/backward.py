@@ -12,8 +12,9 @@ from typing import Any
 
 from .. import nesting
 from .. import torch_symbols as symbols
+from ..calling_thread import is_foreign_thread
 from ..errors import in_words
-from ..recorder import Recorder, is_foreign_thread
+from ..recorder import Recorder
 from ..settings import Settings
 
 

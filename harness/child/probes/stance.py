@@ -6,7 +6,6 @@ from typing import Any
 
 from .. import following
 from .. import torch_symbols as symbols
-from ..bounds import worth_recording
 from ..recorder import Recorder
 from ..settings import Settings
 
@@ -32,14 +31,9 @@ def _wrap(
 ) -> Callable[[Any], Any]:
     @functools.wraps(original)  # dynamo is told by an attribute not to trace it
     def _set_stance(stance: Any) -> Any:
-        before = follower.stance_tid
         # First, so that whoever sees the stance knows whose it is.
-        follower.stance_tid = recorder.local.tid
-        try:
-            prior = original(stance)
-        except BaseException:
-            follower.stance_tid = before
-            raise
+        follower.setting_stance(stance)
+        prior = original(stance)
         try:
             _record(recorder, stance)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
@@ -57,8 +51,7 @@ def _record(recorder: Recorder, stance: Any) -> None:
         "backend": getattr(backend, "__name__", str(backend)) if backend is not None else "",
     }
     kind = (data["stance"], data["skip_guards"], data["backend"])
-    recorder.emit_counted("stance", kind, data, stack=True)
-    if worth_recording(recorder.local.counts[("stance", kind)]):
+    if recorder.emit_counted("stance", kind, data, stack=True):
         recorder.look_at_all_threads()
 
 

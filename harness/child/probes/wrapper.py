@@ -17,7 +17,8 @@ from typing import Any
 
 from .. import codes, context, following, nesting, torch_code
 from .. import torch_symbols as symbols
-from ..recorder import Recorder, is_foreign_thread
+from ..calling_thread import is_foreign_thread
+from ..recorder import Recorder
 from ..settings import Settings
 from ..stacks import user_stack
 from . import Unavailable

@@ -13,7 +13,7 @@ from typing import Any
 from ..recorder import Recorder
 from .helpers import helpers_cpu_s
 from .labels import Labels
-from .order import Hold, Order
+from .order import COMPILER, Hold, Order
 
 #: A thread is never made to wait inside a guard evaluation: ``torch._dynamo.reset()`` in another
 #: thread would free what it evaluates. It waits at the next point instead.
@@ -25,19 +25,7 @@ _BUSY = 0.05
 #: So many times the patience is a busy process waited for.
 _LONGEST = 12
 #: Points at whose enter a thread goes inside something and at whose exit it comes out again.
-_BRACKETS = frozenset(
-    {
-        "dynamo_compile",
-        "backend_call",
-        "fx_trace",
-        "joint_trace",
-        "codegen",
-        "autotune",
-        "backward_compile",
-        "block_mask",
-        "dense_attention",
-    }
-)
+_BRACKETS = COMPILER | {"block_mask", "dense_attention"}
 #: A thread that has passed a hold gets so long to go on from there before another one passes the
 #: next: what it does right behind the hold, reading a flag, say, is what it was sent for.
 _HEAD_START_S = 0.01

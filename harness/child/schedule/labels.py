@@ -3,6 +3,7 @@
 import threading
 import weakref
 
+from ..calling_thread import registered_thread
 from .order import MAIN
 
 
@@ -27,11 +28,11 @@ class Labels:
 
     def of_caller(self, tid: int) -> str:
         """The calling thread's name; empty if it has none. ``tid`` is its native id."""
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+        thread = registered_thread()
         if thread is threading.main_thread():
             return MAIN
         number = self._numbers.get(thread) if thread is not None else None
-        if number is None:
+        if thread is None or number is None:
             return ""
         known = self._seen.get(tid)
         if known is None or known() is not thread:  # the system gives a dead thread's id again

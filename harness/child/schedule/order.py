@@ -34,9 +34,21 @@ MAIN = "main"
 
 #: Where a thread is about to acquire the compile lock.
 AT_LOCK = ("lock_wait", "enter")
-_BEHIND_LOCK = frozenset(
-    {"dynamo_compile", "backend_call", "fx_trace", "joint_trace", "codegen", "autotune"}
+#: Inside of these a thread has the compiler's process-wide state set.
+COMPILER = frozenset(
+    {
+        "dynamo_compile",
+        "backend_call",
+        "fx_trace",
+        "joint_trace",
+        "codegen",
+        "autotune",
+        "backward_compile",
+    }
 )
+# A lazy backward compile takes the lock, if at all, only inside of itself: inductor's does
+# (torch/_inductor/compile_fx.py, torch 2.13.0).
+_BEHIND_LOCK = COMPILER - {"backward_compile"}
 
 _THREAD = re.compile(r"main|t[1-9][0-9]{0,5}|[A-Z]")
 _HOLD = re.compile(r"(?P<thread>\w+):(?P<point>\w+):(?P<edge>\w+)(?:#(?P<nth>[1-9][0-9]{0,5}))?")

@@ -3,22 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 
+from harness.child.schedule.order import COMPILER
 from harness.schedule.arrivals import Arrival, Places, after_warmup, collapse
 from harness.schedule.plan import MAX_HOLDS, MAX_THREADS, MIN_HOLDS, Plan, Schedule
 
-#: Inside of these a thread has the compiler's process-wide state set.
-WRITERS = frozenset(
-    {
-        "dynamo_compile",
-        "backend_call",
-        "fx_trace",
-        "joint_trace",
-        "codegen",
-        "autotune",
-        "backward_compile",
-    }
-)
-#: At these a thread reads it.
+#: At these a thread reads the state that others have set inside of the compiler.
 READERS = frozenset({"wrapper", "block_mask", "dense_attention", "guard_miss"})
 
 
@@ -148,7 +137,7 @@ def _may_follow(picked: Sequence[Arrival], arrival: Arrival) -> bool:
 def _reads_inside(picked: Sequence[Arrival]) -> bool:
     """A thread enters a writer, another reads, and only then does the first one leave."""
     for start, arrival in enumerate(picked):
-        if arrival.point not in WRITERS or arrival.edge != "enter":
+        if arrival.point not in COMPILER or arrival.edge != "enter":
             continue
         for stop in range(start + 2, len(picked)):
             end = picked[stop]
@@ -164,7 +153,7 @@ def _reads_near(picked: Sequence[Arrival]) -> bool:
     if _reads_inside(picked):
         return False
     return any(
-        one.thread != two.thread and one.point in WRITERS and two.point in READERS
+        one.thread != two.thread and one.point in COMPILER and two.point in READERS
         for one, two in pairwise(picked)
     )
 

@@ -1,0 +1,46 @@
+"""The calling thread as Python and the system know it, without making itself known to either.
+
+``threading.current_thread()`` registers a dummy ``Thread`` for a thread that Python did not start,
+autograd's say, and the program would find it in ``threading.enumerate()``.
+"""
+
+import os
+import threading
+
+
+def registered_thread() -> threading.Thread | None:
+    """The calling thread's ``Thread``, perhaps a dummy one; None if it has none."""
+    # What threading.current_thread() reads; that call would add an entry.
+    found: threading.Thread | None
+    found = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    return found
+
+
+def is_foreign_thread() -> bool:
+    """Whether Python did not start the calling thread: autograd's, say.
+
+    Such a thread has no ``Thread`` object, or a dummy one made when somebody asked.
+    """
+    thread = registered_thread()
+    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
+
+
+def current_thread_name(tid: int) -> str:
+    """Name of the calling thread, whose native id is ``tid``."""
+    thread = registered_thread()
+    if thread is not None and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
+        return thread.name
+    # A thread of C++ may have told the system its name: autograd's is "pt_autograd_" and a device
+    # index (torch/csrc/autograd/engine.cpp). Without one it has the process's.
+    system = _system_name(tid)
+    if system and system != _system_name(os.getpid()):
+        return system
+    return thread.name if thread is not None else f"thread-{tid}"
+
+
+def _system_name(tid: int) -> str:
+    try:
+        with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().strip()
+    except OSError:  # not Linux
+        return ""
