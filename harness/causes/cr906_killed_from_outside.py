@@ -129,8 +129,11 @@ def _out_of_memory(ended: Ended) -> list[Statement]:
         )
         return [Statement(text, "unknown")]
     if not ended.oom_kills:
-        text = f"It was not the kernel's out-of-memory killer: {ended.oom_counter} counts no kill."
-        return [Statement(text, "observed")]
+        text = (
+            f"It was not the kernel's out-of-memory killer, as far as {ended.oom_counter} tells, "
+            "which counts no kill and would not count one in another cgroup."
+        )
+        return [Statement(text, "inferred")]
     whose = "the machine" if ended.oom_counter.endswith("vmstat") else "its memory cgroup"
     counted = (
         f"The kernel killed {words.count(ended.oom_kills, 'process', 'processes')} of {whose} for "
@@ -146,15 +149,19 @@ def _out_of_memory(ended: Ended) -> list[Statement]:
 def _headline(timeline: Timeline, ended: Ended) -> str:
     doing = f" {compiling(timeline)}".rstrip()
     if ended.parent_killed:
-        by = " by the kernel's out-of-memory killer" if _by_the_oom_killer(ended) else ""
-        return f"The harness itself was killed{by}, and its guardian ended the program{doing}."
+        by = ", likely by the kernel's out-of-memory killer" if _by_the_oom_killer(ended) else ""
+        then = "its guardian ended the program" if ended.sent else "the program was gone too"
+        return f"The harness itself was killed{by}, and {then}{doing}."
     if ended.told_to_end:
         return (
             f"The harness was told to end by {ended.told_to_end}, and the program {_end(ended)}"
             f"{doing}."
         )
     if _by_the_oom_killer(ended):
-        return f"The kernel's out-of-memory killer ended the program (SIGKILL){doing}."
+        return (
+            "SIGKILL ended the program, likely from the kernel's out-of-memory killer, which killed "
+            f"{words.count(ended.oom_kills or 0, 'process', 'processes')} meanwhile{doing}."
+        )
     number = outside_signal(timeline)
     name = ended.signal_name if number is None else OUTSIDE[number]
     return f"The program was killed from outside by {name or 'a signal'}{doing}."

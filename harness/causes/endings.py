@@ -135,7 +135,7 @@ def stacks_kept(ended: Ended) -> list[Statement]:
     """Where the stacks are that were written when the process was ended."""
     if not ended.fatal_stacks and not ended.waits:
         return []
-    text = "Every thread's stack at that moment is kept with the run's end."
+    text = "The stacks that could be taken at that moment are kept with the run's end."
     return [Statement(text, "observed")]
 
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,8 +48,9 @@ def take_stacks(pid: int, folder: Path, timeout_s: float = _TIMEOUT_S) -> Stacks
     Args:
         pid: the process.
         folder: the run folder.
-        timeout_s: seconds for each process.
+        timeout_s: seconds for all of them: the program is not ended before.
     """
+    last = time.monotonic() + timeout_s
     tool = Path(sys.executable).with_name("py-spy")
     command = str(tool) if tool.exists() else shutil.which("py-spy")
     if command is None:
@@ -57,7 +59,7 @@ def take_stacks(pid: int, folder: Path, timeout_s: float = _TIMEOUT_S) -> Stacks
     waits: list[ThreadWait] = []
     taken = False
     for process in list(recording_processes(pid, folder))[:_PROCESSES]:
-        threads = _dump(command, process.pid, timeout_s)
+        threads = _dump(command, process.pid, max(last - time.monotonic(), 0.1))
         if isinstance(threads, str):
             texts.append(threads)
             continue
@@ -82,7 +84,7 @@ def _dump(command: str, pid: int, timeout_s: float) -> list[_Thread] | str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"py-spy did not finish within {timeout_s:.0f} s"
+        return f"py-spy did not finish within {timeout_s:.1f} s"
     except OSError as error:
         return f"py-spy could not be started: {error}"
     if done.returncode != 0:
