@@ -14,7 +14,7 @@ from harness.causes.endings import (
     stacks_kept,
     waiting,
 )
-from harness.diagnosis.report import Remedy, Statement
+from harness.diagnosis.report import Note, Remedy, Statement
 from harness.events.ended import Ended
 from harness.timeline.model import LockWait
 from harness.timeline.timeline import Timeline
@@ -48,6 +48,8 @@ EXPLANATION = Explanation(
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """A hang."""
     ended = timeline.ended
+    if ended is not None and ended.interrupted:
+        return Outcome(notes=_when_interrupted(timeline, ended))
     if ended is None or not ended.deadline_hit or not ended.idle_at_deadline:
         return Outcome()
     threads = last_active(timeline)
@@ -88,3 +90,17 @@ def _headline(timeline: Timeline, waits: Sequence[LockWait], ended: Ended) -> st
         its = (w for w in ended.waits if w.what and number_of(timeline, w) == owner)
         ring = next((f", which waited for {w.what}" for w in its), "")
     return f"{text}, and `{timeline.name(wait.tid)}` waited for dynamo's compile lock{held}{ring}."
+
+
+def _when_interrupted(timeline: Timeline, ended: Ended) -> list[Note]:
+    """What the threads waited for when somebody's patience ended, and with that the program."""
+    return [
+        Note(
+            text=statement.text,
+            certainty=statement.certainty,
+            code="CR903",
+            pid=timeline.pid,
+            evidence=statement.evidence,
+        )
+        for statement in (waiting(timeline, ended) if ended.waits else ())
+    ]

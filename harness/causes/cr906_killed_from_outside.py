@@ -159,8 +159,8 @@ def _headline(timeline: Timeline, ended: Ended) -> str:
         )
     if _by_the_oom_killer(ended):
         return (
-            "SIGKILL ended the program, likely from the kernel's out-of-memory killer, which killed "
-            f"{words.count(ended.oom_kills or 0, 'process', 'processes')} meanwhile{doing}."
+            "SIGKILL ended the program, likely from the kernel's out-of-memory killer, which "
+            f"killed {words.count(ended.oom_kills or 0, 'process', 'processes')} meanwhile{doing}."
         )
     number = outside_signal(timeline)
     name = ended.signal_name if number is None else OUTSIDE[number]

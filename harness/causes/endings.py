@@ -98,8 +98,11 @@ def last_words(timeline: Timeline, threads: Sequence[Thread]) -> list[Statement]
         last = next((rung for rung in reversed(rungs) if rung.span and rung.t1 is None), rungs[-1])
         tense = "was in" if last.span and last.t1 is None else "was last seen at"
         detail = f" {last.detail}" if last.detail else ""
-        at = f"{timeline.seconds(last.t0):.3f} s"
-        text = f"`{thread.name}` {tense}: {last.what}{detail} (since {at})."
+        at = f"at {timeline.seconds(last.t0):.3f} s"
+        if last.span:
+            ended = last.t1 is not None and f"ended at {timeline.seconds(last.t1):.3f} s"
+            at = ended or f"since {timeline.seconds(last.t0):.3f} s"
+        text = f"`{thread.name}` {tense}: {last.what}{detail} ({at})."
         found.append(Statement(text, "observed", (last.seq,)))
     return found
 

@@ -226,7 +226,7 @@ class Recorder:
         self._kept = Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
         if self._steady is not None:
             self._steady.close()
-        self._steady, self._segment_left = None, 0
+        self._steady, self._segment_left, self._segment_number = None, 0, 0
         self.quiet = True
 
     def _stand(self, point: str, data: Mapping[str, Any] | None) -> bool:

@@ -130,7 +130,8 @@ def _status(ended: Ended) -> str:
         name = f" ({ended.signal_name})" if ended.signal_name else ""
         if ended.deadline_hit or ended.stopped_on:
             return f"The harness then ended it with signal {ended.signal}{name}, {after}."
-        return f"The process was ended by signal {ended.signal}{name} {after}."
+        whose = ", which the harness sent," if ended.signal_name in ended.sent else ""
+        return f"The process was ended by signal {ended.signal}{name}{whose} {after}."
     if ended.exit_code is not None:
         return f"The process ended by itself with exit code {ended.exit_code} {after}."
     return f"The process was gone {after}; its exit status is not known."
@@ -265,3 +266,10 @@ def explained(error: ErrorReport) -> str:
             None: "; whether the future was read is not known",
         }[error.read]
     return said
+
+
+def all_watched(report: Report) -> str:
+    """Why the list of what was not watched is empty."""
+    if report.verdict == "failed":
+        return "there is no recording to say what was watched"
+    return "every probe was live to the end"

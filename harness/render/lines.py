@@ -10,7 +10,7 @@ import msgspec
 
 from harness.diagnosis.report import Report
 from harness.diagnosis.sharing import shortener
-from harness.events.files import event_files, segments
+from harness.events.files import event_files, open_regular, segments
 
 
 class _Head(msgspec.Struct):
@@ -131,7 +131,7 @@ def locate(report: Report, folder: Path | None) -> EventLines:
     shorten = shortener(_home(folder))
     for path in (*event_files(folder), *segments(folder)):
         if wanted:
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with contextlib.suppress(OSError), open_regular(path) as file:
                 _search(file, path.name, wanted, lines, shorten)
     return lines
 
@@ -141,7 +141,7 @@ def _home(folder: Path) -> str:
     for path in event_files(folder)[:1]:
         with (
             contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError),
-            path.open("rb") as file,
+            open_regular(path) as file,
         ):
             return msgspec.json.decode(file.readline(_HEADER_BYTES), type=_Header).data.home
     return ""

@@ -202,7 +202,7 @@ def _not_watched(view: View) -> Iterator[str]:
     yield "## Not watched, not reached, not run"
     yield ""
     if not view.report.not_watched:
-        yield "Nothing: every probe was live to the end."
+        yield f"Nothing: {facts.all_watched(view.report)}."
         return
     for item in view.report.not_watched:
         weight = "**decisive**" if item.decisive else "not decisive"

@@ -251,7 +251,7 @@ def _not_watched(page: Page, view: View) -> None:
     items = sorted(view.report.not_watched, key=lambda item: not item.decisive)
     page.heading("Not watched, not reached, not run")
     if not items:
-        page.put(page.text("nothing: every probe was live to the end"), 2)
+        page.put(page.text(f"nothing: {facts.all_watched(view.report)}"), 2)
     for item in items[:WATCHED]:
         mark = " (decisive)" if item.decisive else ""
         page.put(page.text(words(f"{item.name}{mark}: {facts.not_watched(item)}")), 2)

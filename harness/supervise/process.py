@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import IO
@@ -88,6 +89,7 @@ class _Watched:
         self._before: Activity | None = None
         self._sent: list[int] = []
         self._kill_at: float | None = None
+        self._ending = self._hurried = self._told_of_waiting = False
         self._deadline_hit = False
         self._stopped_on = ""
         self._to_tell: int | None = None
@@ -144,9 +146,12 @@ class _Watched:
                 return
             if self._to_tell is not None:
                 self._tell_to_end()
+            if self.asked.interrupted:
+                self._say_that_we_wait()
             stop = tick()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
+                self._look_before_the_end()
                 self._end_now()
             elif stop and process.poll() is None:
                 self._stopped_on = stop
@@ -235,8 +240,10 @@ class _Watched:
         process = self._running()
         if process.poll() is not None:
             return False
-        if again:
+        if again and self._ending:
             self._signal_tree(signal.SIGKILL)
+        elif again:
+            self._hurried, self._kill_at = True, time.monotonic()
         elif number == signal.SIGINT:  # a terminal's Ctrl-C reaches the whole foreground group
             self._kill_at = time.monotonic() + _INTERRUPT_GRACE_S
             self._signal_tree(number)
@@ -255,6 +262,21 @@ class _Watched:
         self._kill_at = time.monotonic() + _TERMINATE_GRACE_S
         self._sent.append(number)
         process.send_signal(number)
+
+    def _say_that_we_wait(self) -> None:
+        """After Ctrl-C: a program that hangs says nothing, and somebody sits before it."""
+        if not self._told_of_waiting:
+            self._told_of_waiting = True
+            text = (
+                f"interrupted: the program has {_INTERRUPT_GRACE_S:.0f} s to end by itself; "
+                "Ctrl-C again ends it now"
+            )
+            print(text, file=sys.stderr, flush=True)
+
+    def _look_before_the_end(self) -> None:
+        """Take the stacks of a program that does not end though it was asked to."""
+        if not self._stacks.taken:
+            self._stacks = take_stacks(self._running().pid, self._launch.folder, _TOLD_LOOK_S)
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
@@ -290,10 +312,14 @@ class _Watched:
         return number is not None and number not in FROM_OUTSIDE and near and bool(faults.deadline)
 
     def _end_now(self) -> None:
-        """SIGTERM, so that the program can still save something, then SIGKILL."""
-        self._deadline = self._kill_at = float("inf")
+        """SIGTERM, so that the program can still save something, then SIGKILL.
+
+        SIGKILL at once where somebody has asked twice.
+        """
+        self._deadline, self._kill_at, self._ending = float("inf"), float("inf"), True
         process = self._running()
-        for number, grace in ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, None)):
+        kinds = ((signal.SIGTERM, _TERM_GRACE_S), (signal.SIGKILL, None))
+        for number, grace in kinds[self._hurried :]:
             self._signal_tree(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
