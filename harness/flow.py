@@ -135,12 +135,14 @@ def _prepare(job: Job, made: Sequence[Path]) -> Path:
 
 
 def _settings(options: WatchOptions) -> WatchSettings:
+    schedule = options.asked_schedule()
     return WatchSettings(
         compile_detail=options.compile_detail,
         disabled_probes=options.no_probe,
         max_events_mb=options.max_events_mb,
         memory_cap=None if options.memory_cap is None else round(options.memory_cap * 2**30),
         keep_cache=options.keep_cache,
+        schedule=None if schedule is None else schedule.for_child(),
     )
 
 

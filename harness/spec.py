@@ -16,6 +16,8 @@ from dflash_min.errors import UsageError
 from harness.child.attach import PROBES
 from harness.expect import check_expectations
 from harness.live import check_stop_on
+from harness.schedule.named import plan_of
+from harness.schedule.plan import Schedule
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,6 +94,8 @@ class WatchOptions:
     alert: str = ""
     """Shell command to run for each root found: JSON on stdin, $COMPILE_RACE_CODE."""
 
+    schedule: str = ""
+    """Plan that forces an interleaving, by name (fx-flag, stampede ...) or as a .toml file."""
     memory_cap: float | None = None
     """GiB that the program gets, so that running out harms nobody else: of each GPU, or, where none
     is visible, of its own data."""
@@ -105,6 +109,11 @@ class WatchOptions:
         check_probes(self.no_probe)
         check_expectations(self.expect, self.expect_only, known_causes)
         check_stop_on(self.stop_on, known_causes)
+        self.asked_schedule()
+
+    def asked_schedule(self) -> Schedule | None:
+        """The plan of ``--schedule``; None without one. Raises UsageError for one that is none."""
+        return plan_of(self.schedule) if self.schedule else None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from .bounds import Bounds, worth_recording
 from .log import Log
@@ -28,6 +28,23 @@ _STANDING_POINTS = frozenset({"header", "probe"})
 _KINDS = 4096
 #: Where a ``Thread`` keeps its start while that is not written.
 _UNSAID = "_compile_race_start"
+
+
+class Scheduler(Protocol):
+    """Who makes threads wait: see ``schedule.make``, which makes one.
+
+    Attributes:
+        blocked: the threads that wait for a lock, each with a function that returns the native id
+            of the lock's owner now, or None.
+    """
+
+    blocked: dict[int, Callable[[], int | None]]
+
+    def number_thread(self, thread: threading.Thread) -> None:
+        """The program starts a thread; called before it runs."""
+
+    def reach(self, point: str, edge: str) -> None:
+        """The calling thread is at a point. Never raises."""
 
 
 class ThreadState(threading.local):
@@ -76,6 +93,7 @@ class Recorder:
             for a lock, since other threads may still run.
         quiet: nothing has been written yet.
         lost: events that could not be written.
+        schedule: makes threads wait at points; None, as a rule: they run as they like.
     """
 
     def __init__(
@@ -95,6 +113,7 @@ class Recorder:
         self.in_backward: dict[int, int] = {}
         self.at_end: list[Callable[[], object]] = [self.record_left_out]
         self.quiet = True
+        self.schedule: Scheduler | None = None
         self._seq = itertools.count(1)
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._bounds = Bounds()
@@ -210,6 +229,11 @@ class Recorder:
 
     def compile_wanted(self, caller: FrameType) -> None:
         """Told that ``caller`` takes the compile lock; the guards probe sets this."""
+
+    def reach(self, point: str, edge: str) -> None:
+        """The calling thread is at an edge of a point, and may have to wait there for its turn."""
+        if self.schedule is not None:
+            self.schedule.reach(point, edge)
 
     def look_at_all_threads(self) -> None:
         """Make every thread's next calls of compiled code visible; the wrapper probe sets this."""

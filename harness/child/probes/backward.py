@@ -66,12 +66,15 @@ def _wrap_install(
             "backward_compile", data, edge="enter", compile_id=compile_id, stack=True
         )
         recorder.look_at_all_threads()
+        recorder.reach("backward_compile", "enter")
         outcome: dict[str, Any] = {**data, "ok": True}
         try:
             with inner as value:
                 yield value
+                recorder.reach("backward_compile", "exit")
         except BaseException as error:
             outcome.update(ok=False, error=in_words(error))
+            recorder.reach("backward_compile", "exit")
             raise
         finally:
             if begun:

@@ -33,28 +33,50 @@ class CompilesProbe:
         detail = Detail(recorder) if settings.compile_detail else None
         if detail is not None:
             detail.attach()
-        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail)))
+        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail), recorder))
+        if recorder.schedule is not None:
+            _hold_backend_calls(recorder)
         if detail is not None:
             recorder.at_end.append(detail.record)
         caches.record_at_exit(recorder)
         recorder.at_end.append(lambda: gpus.record_once(recorder))
 
 
-def _wrap(original: Callable[..., Any], compiles: "_Compiles") -> Callable[..., Any]:
+def _wrap(
+    original: Callable[..., Any], compiles: "_Compiles", recorder: Recorder
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def _compile(*args: Any, **kwargs: Any) -> Any:
         if "skip" in kwargs:  # how many frames torch leaves out of the stacks that it logs
             kwargs["skip"] += 1
         begun = compiles.begin(args, kwargs)
+        recorder.reach("dynamo_compile", "enter")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            recorder.reach("dynamo_compile", "exit")
             compiles.end(begun, None, error)
             raise
+        recorder.reach("dynamo_compile", "exit")
         compiles.end(begun, result, None)
         return result
 
     return _compile
+
+
+def _hold_backend_calls(recorder: Recorder) -> None:
+    """Have a thread wait around the call of a compile's backend."""
+    original = symbols.CALL_BACKEND.get()
+
+    @functools.wraps(original)
+    def call_user_compiler(*args: Any, **kwargs: Any) -> Any:
+        recorder.reach("backend_call", "enter")
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.reach("backend_call", "exit")
+
+    symbols.CALL_BACKEND.replace(call_user_compiler)
 
 
 @dataclass

@@ -5,6 +5,7 @@ where the flag is set.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from .. import nesting
@@ -27,11 +28,79 @@ class FxProbe:
         def trace(self: Any, *args: Any, **kwargs: Any) -> Any:
             begun = _begin(recorder, type(self).__name__)
             try:
+                if recorder.schedule is not None:
+                    return _scheduled(recorder, self, original, args, kwargs)
                 return original(self, *args, **kwargs)
             finally:
                 _end(recorder, begun)
 
         symbols.FX_TRACE.replace(symbols.stands_for(original, trace))
+
+
+class _Held:
+    """The edges of one trace, reached where the flag is set and the patches are in place.
+
+    ``Tracer.trace`` sets the flag, then makes the arguments, patches ``nn.Module``, calls the root
+    and makes the output node. All of that is looked up in the tracer, so the two methods that come
+    at the right moments are put in their places there, for this trace alone.
+    """
+
+    def __init__(self, recorder: Recorder, tracer: Any) -> None:
+        self._recorder = recorder
+        self._tracer = tracer
+        self._left = {"enter", "exit"}
+
+    def reach(self, edge: str) -> None:
+        """Be at an edge, once."""
+        if edge in self._left:
+            self._left.discard(edge)
+            self._recorder.reach("fx_trace", edge)
+
+    def put(self) -> None:
+        """Be told of the root's call and of the output node."""
+        make_args: Callable[..., Any] = self._tracer.create_args_for_root
+        make_node: Callable[..., Any] = self._tracer.create_node
+
+        def create_args_for_root(*args: Any, **kwargs: Any) -> Any:
+            root, *rest = make_args(*args, **kwargs)
+
+            @functools.wraps(root)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                self.reach("enter")
+                return root(*args, **kwargs)
+
+            return (called, *rest)
+
+        def create_node(kind: str, *args: Any, **kwargs: Any) -> Any:
+            node = make_node(kind, *args, **kwargs)
+            if kind == "output":
+                self.reach("exit")
+            return node
+
+        self._tracer.create_args_for_root = create_args_for_root
+        self._tracer.create_node = create_node
+
+    def take_back(self) -> None:
+        """Leave the tracer as it was."""
+        for name in ("create_args_for_root", "create_node"):
+            self._tracer.__dict__.pop(name, None)
+
+
+def _scheduled(
+    recorder: Recorder,
+    tracer: Any,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    held = _Held(recorder, tracer)
+    held.put()
+    try:
+        return original(tracer, *args, **kwargs)
+    finally:
+        held.take_back()
+        held.reach("enter")  # it failed before
+        held.reach("exit")
 
 
 def _begin(recorder: Recorder, tracer: str) -> dict[str, Any] | None:
