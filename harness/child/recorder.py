@@ -55,11 +55,13 @@ class ThreadState(threading.local):
         phase: the workload's current phase in this thread.
         compiles: ids of the dynamo compiles that this thread is inside of, innermost last.
         traces: how many FX traces this thread is inside of.
+        backward_compiles: how many lazy backward compiles it is inside of.
         counts: events of one kind so far, for ``worth_recording``.
         said: the thread's start is written, or there is none to be written.
     """
 
     traces = 0
+    backward_compiles = 0
     phase: str | None = None
     said = False
 

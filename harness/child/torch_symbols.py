@@ -86,6 +86,8 @@ FX_PATCHER = Symbol(_FX, "CURRENT_PATCHER")
 FX_MODULE_CALL = Symbol(_FX, "_orig_module_call")
 FX_MODULE_GETATTR = Symbol(_FX, "_orig_module_getattr")
 FX_CURRENT_META = Symbol("torch.fx.traceback", "current_meta")
+READ_IS_COMPILING = Symbol("torch.compiler", "is_compiling")
+COMPILE_SESSION = Symbol("torch.compiler", "_compile_session_context", since="2.13")
 IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compiles since 2.13
 
 THREAD_STORAGE = Symbol("torch._guards", "_TLS")  # compile_wrapper reads it on every call

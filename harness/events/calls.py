@@ -186,6 +186,15 @@ class CachesData(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Int = 0
 
 
+class IsCompilingData(msgspec.Struct, frozen=True, kw_only=True):
+    """``torch.compiler.is_compiling()`` was read as True, outside torch, by a thread that compiles
+    and traces nothing. ``compiling_tids``: the threads that did. ``count``: so many times there.
+    """
+
+    compiling_tids: tuple[Int, ...] = ()
+    count: Int = 1
+
+
 class InvariantsData(msgspec.Struct, frozen=True, kw_only=True):
     """State that must hold when no thread compiles or traces; None: could not be read."""
 

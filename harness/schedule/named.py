@@ -71,12 +71,14 @@ def _stampede() -> Plan:
 def _fx_annotation() -> Plan:
     """A block mask begun inside another thread's compile and finished after it (CR310).
 
-    B adds its key to the metadata that A's trace has put in place, and takes it back from what A's
+    B, at a call of compiled code just before it builds its mask, waits for A to be in a trace. It
+    adds its key to the metadata that A's trace has put in place, and takes it back from what A's
     compile has put back. From torch 2.13 on.
     """
     return parse_plan(
         [
             "A:fx_trace:enter",
+            "B:wrapper:enter",
             "B:block_mask:enter",
             "A:dynamo_compile:exit",
             "B:block_mask:exit",

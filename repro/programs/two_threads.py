@@ -33,7 +33,7 @@ def own(number, backend="aot_eager"):
 
 
 def trace():
-    torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()))
+    torch.fx.symbolic_trace(lambda x: x.sin() + 1)
 
 
 def build_mask():
@@ -65,12 +65,10 @@ def fx_flag_sticky(number):
 
 
 def is_compiling(number):
-    if number == 1:
-        own(number)
-        return
     fast(torch.randn(8))
     scale = 2.0 if torch.compiler.is_compiling() else 1.0
     fast(torch.randn(8) * scale)
+    own(number)
 
 
 def stampede(number):
@@ -79,10 +77,9 @@ def stampede(number):
 
 
 def fx_annotation(number):
-    if number == 1:
-        own(number)
-    else:
-        build_mask()
+    fast(torch.randn(8))
+    build_mask()
+    own(number)
 
 
 def fx_patcher(number):

@@ -68,6 +68,7 @@ def _wrap_install(
         recorder.look_at_all_threads()
         recorder.reach("backward_compile", "enter")
         outcome: dict[str, Any] = {**data, "ok": True}
+        recorder.local.backward_compiles += 1
         try:
             with inner as value:
                 yield value
@@ -77,6 +78,7 @@ def _wrap_install(
             recorder.reach("backward_compile", "exit")
             raise
         finally:
+            recorder.local.backward_compiles -= 1
             if begun:
                 recorder.emit("backward_compile", outcome, edge="exit", compile_id=compile_id)
             recorder.look_at_all_threads()

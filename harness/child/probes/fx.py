@@ -40,9 +40,10 @@ class FxProbe:
 class _Held:
     """The edges of one trace, reached where the flag is set and the patches are in place.
 
-    ``Tracer.trace`` sets the flag, then makes the arguments, patches ``nn.Module``, calls the root
-    and makes the output node. All of that is looked up in the tracer, so the two methods that come
-    at the right moments are put in their places there, for this trace alone.
+    ``Tracer.trace`` sets the flag, patches ``nn.Module`` and calls the root, whose first operation
+    is then put down as a node, as is the output in the end. AOTAutograd has put its metadata in
+    place by then. The method that makes nodes is looked up in the tracer, so it is put in its place
+    there, for this trace alone.
     """
 
     def __init__(self, recorder: Recorder, tracer: Any) -> None:
@@ -57,33 +58,22 @@ class _Held:
             self._recorder.reach("fx_trace", edge)
 
     def put(self) -> None:
-        """Be told of the root's call and of the output node."""
-        make_args: Callable[..., Any] = self._tracer.create_args_for_root
+        """Be told of the nodes."""
         make_node: Callable[..., Any] = self._tracer.create_node
 
-        def create_args_for_root(*args: Any, **kwargs: Any) -> Any:
-            root, *rest = make_args(*args, **kwargs)
-
-            @functools.wraps(root)
-            def called(*args: Any, **kwargs: Any) -> Any:
-                self.reach("enter")
-                return root(*args, **kwargs)
-
-            return (called, *rest)
-
         def create_node(kind: str, *args: Any, **kwargs: Any) -> Any:
+            if kind not in {"placeholder", "get_attr"}:
+                self.reach("enter")
             node = make_node(kind, *args, **kwargs)
             if kind == "output":
                 self.reach("exit")
             return node
 
-        self._tracer.create_args_for_root = create_args_for_root
         self._tracer.create_node = create_node
 
     def take_back(self) -> None:
         """Leave the tracer as it was."""
-        for name in ("create_args_for_root", "create_node"):
-            self._tracer.__dict__.pop(name, None)
+        self._tracer.__dict__.pop("create_node", None)
 
 
 def _scheduled(
