@@ -111,7 +111,9 @@ def _finding(timeline: Timeline, errors: Sequence[ErrorSeen], left: Sequence[str
         statements.append(Statement(text, "observed", (end.seq,)))
     statements.append(_who(timeline, traces))
     stacks = [words.stack(timeline, t.tid, "traced", t.where, t.seqs[0]) for t in traces]
-    effect = "and `torch.nn.Module` stayed patched" if left else "and one took back another's patches"
+    effect = (
+        "and `torch.nn.Module` stayed patched" if left else "and one took back another's patches"
+    )
     who = f" in {words.object_(timeline, tids)}" if tids else ""
     return Found(
         code="CR308",

@@ -93,6 +93,7 @@ IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compile
 THREAD_STORAGE = Symbol("torch._guards", "_TLS")  # compile_wrapper reads it on every call
 COMPILE = Symbol(_CONVERT, "_compile")
 CALL_BACKEND = Symbol("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
+RUN_GRAPH = Symbol("torch.fx.experimental.symbolic_shapes", "PropagateUnbackedSymInts.run")
 COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
 METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
 SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")

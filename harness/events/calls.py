@@ -187,8 +187,10 @@ class CachesData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IsCompilingData(msgspec.Struct, frozen=True, kw_only=True):
-    """``torch.compiler.is_compiling()`` was read as True, outside torch, by a thread that compiles
-    and traces nothing. ``compiling_tids``: the threads that did. ``count``: so many times there.
+    """A thread that compiles and traces nothing read ``torch.compiler.is_compiling()`` as True.
+
+    In code outside torch. ``compiling_tids``: the threads that compiled. ``count``: so many times
+    on this line.
     """
 
     compiling_tids: tuple[Int, ...] = ()

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dflash_min.errors import UsageError
-from harness.schedule.plan import Plan, parse_plan, read_plan
+from harness.schedule.plan import Plan, parse_plan, read_plan, serial
 
 
 def _fx_flag() -> Plan:
@@ -23,17 +23,19 @@ def _fx_flag() -> Plan:
 def _fx_flag_sticky() -> Plan:
     """The FX flag saved inside another thread's trace and restored after it (CR302).
 
-    B calls uncompiled ``flex_attention`` with A in the middle of a trace, and is held there until A
-    has left the trace and come to its next call of compiled code. Up to torch 2.13.
+    B builds a block mask, and then calls an operator of higher order uncompiled, as an uncompiled
+    ``flex_attention`` or ``cond`` is: it saves the flag with A in the middle of a trace, and is
+    held, where it calls what it compiles for itself, until A has left the trace and come to its
+    next call of compiled code. Up to torch 2.13.
     """
     return parse_plan(
         [
             "A:fx_trace:enter",
             "B:block_mask:enter",
-            "B:dense_attention:enter",
+            "B:wrapper:enter",
             "A:fx_trace:exit",
             "A:wrapper:enter",
-            "B:dense_attention:exit",
+            "B:wrapper:exit",
         ],
         name="fx-flag-sticky",
     )
@@ -77,9 +79,10 @@ def _fx_annotation() -> Plan:
     """
     return parse_plan(
         [
-            "A:fx_trace:enter",
+            "A:joint_trace:enter",
             "B:wrapper:enter",
             "B:block_mask:enter",
+            "A:joint_trace:exit",
             "A:dynamo_compile:exit",
             "B:block_mask:exit",
         ],
@@ -90,12 +93,14 @@ def _fx_annotation() -> Plan:
 def _fx_patcher() -> Plan:
     """Two FX traces of which the first to begin is the first to end (CR308).
 
-    Each puts back what it found when it began, so what the first one patched stays. A has left its
-    trace, and come to its next call of compiled code, before B leaves.
+    Each puts back what it found when it began, so what the first one patched stays. B, which builds
+    a block mask before it traces, begins once A is inside its trace; A has left that, and come to
+    its next call of compiled code, before B leaves its own.
     """
     return parse_plan(
         [
             "A:fx_trace:enter",
+            "B:block_mask:enter",
             "B:fx_trace:enter",
             "A:fx_trace:exit",
             "A:wrapper:enter",
@@ -107,6 +112,7 @@ def _fx_patcher() -> Plan:
 
 _MAKERS = (_fx_flag, _fx_flag_sticky, _is_compiling, _stampede, _fx_annotation, _fx_patcher)
 
+_CONTROL = "-serial"
 #: The named plans, by name.
 NAMED: Mapping[str, Plan] = MappingProxyType({plan.name: plan for plan in (m() for m in _MAKERS)})
 
@@ -114,11 +120,15 @@ NAMED: Mapping[str, Plan] = MappingProxyType({plan.name: plan for plan in (m() f
 def plan_of(text: str) -> Plan:
     """The plan that ``--schedule`` names: one of ``NAMED``, or a TOML file.
 
+    With ``-serial`` behind it a name means the plan's control, in which the threads take turns.
+
     Raises:
         UsageError: there is none, or the file is no plan.
     """
     if text in NAMED:
         return NAMED[text]
+    if text.removesuffix(_CONTROL) in NAMED:
+        return serial(NAMED[text.removesuffix(_CONTROL)])
     if text.endswith(".toml") or Path(text).exists():
         return read_plan(Path(text))
     raise UsageError(f"--schedule: there is no plan {text}; {', '.join(NAMED)}, or a file .toml")

@@ -15,8 +15,8 @@ from harness.timeline.memory import MemoryUse
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
-    CompilingRead,
     Compile,
+    CompilingRead,
     DenseCall,
     EagerCall,
     ErrorSeen,

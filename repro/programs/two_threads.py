@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # the lazy import of these two is a race of its own, not one shown here
 import torch._inductor.compile_fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 
 WHAT = sys.argv[1]
 
@@ -40,10 +40,9 @@ def build_mask():
     return create_block_mask(lambda b, h, q, kv: q >= kv, 1, 1, 256, 256, device="cpu")
 
 
-def attend(mask):
-    q = torch.randn(1, 1, 256, 16)
-    with torch.no_grad():
-        flex_attention(q, q, q, block_mask=mask)
+def branch():
+    """An operator of higher order, uncompiled: it compiles a wrapper of its own."""
+    torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
 
 
 def fx_flag(number):
@@ -61,7 +60,8 @@ def fx_flag_sticky(number):
         trace()
         fast(torch.randn(8))
     else:
-        attend(build_mask())
+        build_mask()
+        branch()
 
 
 def is_compiling(number):
@@ -83,6 +83,7 @@ def fx_annotation(number):
 
 
 def fx_patcher(number):
+    build_mask()
     trace()
     fast(torch.randn(8))
 

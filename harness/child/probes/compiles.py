@@ -11,6 +11,7 @@ from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..errors import in_words
 from ..recorder import Recorder
+from ..schedule.inside import hold_inside_compiles
 from ..settings import Settings
 from .lock import CONTEXT
 
@@ -35,7 +36,7 @@ class CompilesProbe:
             detail.attach()
         symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail), recorder))
         if recorder.schedule is not None:
-            _hold_backend_calls(recorder)
+            hold_inside_compiles(recorder)
         if detail is not None:
             recorder.at_end.append(detail.record)
         caches.record_at_exit(recorder)
@@ -62,21 +63,6 @@ def _wrap(
         return result
 
     return _compile
-
-
-def _hold_backend_calls(recorder: Recorder) -> None:
-    """Have a thread wait around the call of a compile's backend."""
-    original = symbols.CALL_BACKEND.get()
-
-    @functools.wraps(original)
-    def call_user_compiler(*args: Any, **kwargs: Any) -> Any:
-        recorder.reach("backend_call", "enter")
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.reach("backend_call", "exit")
-
-    symbols.CALL_BACKEND.replace(call_user_compiler)
 
 
 @dataclass
