@@ -30,7 +30,7 @@ EXPLANATION = Explanation(
             "threads: `torch.compiler.is_dynamo_compiling()` is a constant outside a trace. Or "
             "warm up so that nothing compiles while threads run."
         ),
-        snippet="if torch.compiler.is_dynamo_compiling():   # False in eager code",
+        snippet="tracing = torch.compiler.is_dynamo_compiling()   # False in eager code",
         seen_to_work="torch 2.13.0 on CPU",
     ),
     versions="2.13 and newer (up to 2.12 no compile sets the flag)",

@@ -42,7 +42,7 @@ def build_mask():
 
 def branch():
     """An operator of higher order, uncompiled: it compiles a wrapper of its own."""
-    torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
+    torch.cond(torch.ones((), dtype=torch.bool), lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
 
 
 def fx_flag(number):
