@@ -42,7 +42,8 @@ def build_mask():
 
 def branch():
     """An operator of higher order, uncompiled: it compiles a wrapper of its own."""
-    torch.cond(torch.ones((), dtype=torch.bool), lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
+    yes = torch.ones((), dtype=torch.bool)
+    torch.cond(yes, lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
 
 
 def fx_flag(number):
