@@ -25,6 +25,8 @@ from harness.render import WRITERS, write_all
 from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
 from harness.render.view import View
+from harness.schedule.plan import Plan, Schedule
+from harness.schedule.scheduled import Scheduled
 from harness.spec import WatchOptions
 from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder
 from harness.supervise.launch import Launch, WatchSettings
@@ -52,6 +54,7 @@ class Job:
             usage error of the program for one of ours.
         verbose: show captured output as well.
         passthrough: end with the program's own exit code.
+        scheduled: how to run it under a schedule; None: its threads run as they like.
     """
 
     prog: str
@@ -63,6 +66,7 @@ class Job:
     captured: bool = False
     verbose: bool = False
     passthrough: bool = False
+    scheduled: Scheduled | None = None
 
 
 def run_job(job: Job) -> int:
@@ -91,10 +95,11 @@ def _run(
 ) -> Ended:
     """Run the program to its end; ``rest`` keeps signals from what comes then."""
     log = folder / CHILD_LOG if job.captured else None
+    asked = None if job.scheduled is None else job.scheduled.options.asked()
     launch = Launch(
         command=job.command,
         folder=folder,
-        watch=_settings(job.options),
+        watch=settings_of(job.options, asked),
         timeout_s=job.options.timeout,
         log=log,
     )
@@ -134,13 +139,15 @@ def _prepare(job: Job, made: Sequence[Path]) -> Path:
     return folder
 
 
-def _settings(options: WatchOptions) -> WatchSettings:
+def settings_of(options: WatchOptions, schedule: Schedule | None) -> WatchSettings:
+    """The watch's settings for a program that runs under ``schedule``; None: as it likes."""
     return WatchSettings(
         compile_detail=options.compile_detail,
         disabled_probes=options.no_probe,
         max_events_mb=options.max_events_mb,
         memory_cap=None if options.memory_cap is None else round(options.memory_cap * 2**30),
         keep_cache=options.keep_cache,
+        schedule=None if schedule is None or schedule == Plan() else schedule.for_child(),
     )
 
 
@@ -172,7 +179,12 @@ def _finish(job: Job, folder: Path, ended: Ended, live: Live) -> int:
         return _failed(job, folder, error)
     if job.passthrough:
         return passed_through(ended)
-    return decide_exit(report, job.options.expect, job.options.expect_only)
+    expect, expect_only = job.options.expect, job.options.expect_only
+    if job.scheduled is not None:
+        decided = job.scheduled.decide(job.prog, recording, report, expect, expect_only)
+        if decided is not None:
+            return decided
+    return decide_exit(report, expect, expect_only)
 
 
 def _write(job: Job, report: Report, folder: Path) -> None:

@@ -2,38 +2,104 @@
 
 import shlex
 import sys
+from pathlib import Path
 
-from dflash_min.cli import parse
+from dflash_min.cli import parse, to_argv
+from dflash_min.config import TrainConfig, resolve
 from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command
-from harness.flow import Job, run_job
+from harness.events.run import Run
+from harness.flow import Job, run_job, settings_of
+from harness.schedule.explore import Explored, explore
+from harness.schedule.plan import Schedule
+from harness.schedule.reductions import trainer_reductions
+from harness.schedule.runner import ProcessRunner
+from harness.schedule.scheduled import Scheduled, token_for, versions_of
 from harness.spec import RunSpec, arguments_of_file, spec_file
 from harness.supervise.interpreter import check_torch, inspect
+from harness.supervise.launch import Launch
 
 PROG = "harness.run"
+_TRAINER = (sys.executable, "-m", "dflash_min.train")
 
 
 @command(PROG)
 def main(argv: list[str]) -> int:
     """Train, diagnose and report; returns the exit code."""
-    file = spec_file(argv)
-    given = [*(arguments_of_file(file) if file else ()), *argv]
-    spec = parse(RunSpec, given, prog=PROG, description=__doc__ or "")
+    spec = _spec(argv)
     spec.watch.check([cause.EXPLANATION.code for cause in CAUSES])
+    spec.schedule.check()
     threads = spec.drafter_threads()
-    check_torch(inspect(sys.executable), needed=True)
+    interpreter = inspect(sys.executable)
+    check_torch(interpreter, needed=True)
+    scheduled = Scheduled(
+        "run",
+        tuple(spec.trainer_arguments()),
+        spec.schedule,
+        versions_of(interpreter),
+        kept_cache=spec.watch.keep_cache,
+    )
+    scheduled.check_versions(PROG)
+    if spec.schedule.explore:
+        return explore(_explored(spec, scheduled))
+    replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
     return run_job(
         Job(
             prog=PROG,
             slug=f"run-{spec.train.warmup}",
-            command=(sys.executable, "-m", "dflash_min.train", *spec.trainer_arguments()),
+            command=(*_TRAINER, *spec.trainer_arguments()),
             options=spec.watch,
             expected_threads=threads,
-            replay=shlex.join(["python", "-m", PROG, *mask_argv(argv)]),
+            replay=scheduled.replay(PROG) or replay,
             captured=True,
             verbose=spec.verbose,
+            scheduled=scheduled,
         )
+    )
+
+
+def _spec(argv: list[str]) -> RunSpec:
+    """What is asked for; flags outrank a token's arguments, and those a file's."""
+    file = spec_file(argv)
+    given = [*(arguments_of_file(file) if file else ()), *argv]
+    spec = parse(RunSpec, given, prog=PROG, description=__doc__ or "")
+    token = token_for(spec.schedule, "run")
+    if token is None:
+        return spec
+    cache = ["--keep-cache"] if token.cache == "kept" else []
+    return parse(RunSpec, [*token.argv, *cache, *given], prog=PROG, description=__doc__ or "")
+
+
+def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
+    def runner_for(train: TrainConfig, folder: Path) -> ProcessRunner:
+        def launch(schedule: Schedule, folder: Path, slot: int) -> Launch:
+            del slot
+            return Launch(
+                command=(*_TRAINER, *to_argv(train)),
+                folder=folder,
+                watch=settings_of(spec.watch, schedule),
+                timeout_s=spec.watch.timeout,
+                log=folder / "child.log",
+            )
+
+        def run(schedule: Schedule) -> Run:
+            replay = scheduled.with_argv(to_argv(train)).replay_of(PROG, schedule)
+            return Run(prog=PROG, replay=replay)
+
+        return ProcessRunner(folder, launch, run)
+
+    chosen = resolve(spec.train, 0)
+    return Explored(
+        prog=PROG,
+        slug=f"run-{spec.train.warmup}",
+        out=spec.watch.out,
+        options=spec.schedule,
+        spec=spec.train,
+        runner_for=runner_for,
+        token_of=lambda train, plan: scheduled.with_argv(to_argv(train)).token(plan),
+        reductions=trainer_reductions(chosen.seq_lens, chosen.backend),
+        json=spec.watch.json,
     )
 
 

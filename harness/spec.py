@@ -16,6 +16,7 @@ from dflash_min.errors import UsageError
 from harness.child.attach import PROBES
 from harness.expect import check_expectations
 from harness.live import check_stop_on
+from harness.schedule.options import ScheduleOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # More GPUs than a host has: what is wrong with none and with these is wrong in itself.
 _MANY_GPUS = 64
 
+
+_TABLES = "[train], [watch] and [schedule]"
 
 NoProbe = Annotated[
     tuple[str, ...],
@@ -115,10 +118,12 @@ class RunSpec:
     """The trainer's settings."""
     watch: WatchOptions = field(default_factory=WatchOptions)
     """The watch and the report."""
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    """The order of the threads."""
     verbose: bool = False
     """Show the trainer's output as it comes."""
     spec: Path | None = None
-    """TOML file with tables train and watch; flags outrank it."""
+    """TOML file with tables train, watch and schedule; flags outrank it."""
 
     def trainer_arguments(self) -> list[str]:
         """Return arguments for ``python -m dflash_min.train``."""
@@ -147,6 +152,8 @@ class WatchSpec:
 
     watch: WatchOptions = field(default_factory=WatchOptions)
     """The watch and the report."""
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    """The order of the threads."""
     python: str | None = None
     """Interpreter to run the program with (the one that runs this command)."""
     passthrough: bool = False
@@ -165,11 +172,15 @@ def arguments_of_file(path: Path) -> list[str]:
         raise UsageError(f"--spec {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--spec {path}: {error}") from error
-    groups: dict[str, type[DataclassInstance]] = {"train": TrainConfig, "watch": WatchOptions}
+    groups: dict[str, type[DataclassInstance]] = {
+        "train": TrainConfig,
+        "watch": WatchOptions,
+        "schedule": ScheduleOptions,
+    }
     argv: list[str] = []
     for name, table in tables.items():
         if name not in groups or not isinstance(table, Mapping):
-            raise UsageError(f"--spec {path}: there is no table [{name}], only [train] and [watch]")
+            raise UsageError(f"--spec {path}: there is no table [{name}], only {_TABLES}")
         known = {f.name: f.type for f in dataclasses.fields(groups[name])}
         for key, value in table.items():
             if key not in known:

@@ -3,15 +3,24 @@
 import dataclasses
 import shlex
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from dflash_min.cli import parse
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command
-from harness.flow import Job, run_job
+from harness.events.run import Run
+from harness.flow import Job, run_job, settings_of
+from harness.schedule.explore import Explored, explore
+from harness.schedule.options import ScheduleOptions
+from harness.schedule.plan import Schedule
+from harness.schedule.runner import ProcessRunner
+from harness.schedule.scheduled import Scheduled, has_masked, token_for, versions_of
 from harness.spec import WatchOptions, WatchSpec
 from harness.supervise.interpreter import check_torch, inspect
+from harness.supervise.launch import Launch
 from harness.supervise.program import read_program
 
 PROG = "harness.watch"
@@ -24,25 +33,85 @@ def main(argv: list[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
     _check_separated(argv[:split])
     spec = parse(WatchSpec, argv[:split], prog=PROG, description=_HELP)
+    token = token_for(spec.schedule, "watch")
+    if token is not None and token.cache == "kept":
+        spec = replace(spec, watch=replace(spec.watch, keep_cache=True))
     spec.watch.check([cause.EXPLANATION.code for cause in CAUSES])
-    program = read_program(argv[split + 1 :])
+    spec.schedule.check()
+    program = read_program(_words(spec, argv[split + 1 :]))
     python = spec.python or sys.executable
-    check_torch(inspect(python, program.module), needed=False)
+    interpreter = inspect(python, program.module)
+    check_torch(interpreter, needed=False)
+    scheduled = Scheduled(
+        "watch",
+        program.words,
+        spec.schedule,
+        versions_of(interpreter),
+        kept_cache=spec.watch.keep_cache,
+    )
+    scheduled.check_versions(PROG)
+    flags = ["--python", spec.python] if spec.python else []
+    if spec.schedule.explore:
+        return explore(_explored(spec, (python, *program.words), program.slug, scheduled))
+    replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
     return run_job(
         Job(
             prog=PROG,
             slug=f"watch-{program.slug}",
             command=(python, *program.words),
             options=spec.watch,
-            replay=shlex.join(["python", "-m", PROG, *mask_argv(argv)]),
+            replay=scheduled.replay(PROG, flags) or replay,
             passthrough=spec.passthrough,
+            scheduled=scheduled,
         )
+    )
+
+
+def _words(spec: WatchSpec, words: list[str]) -> list[str]:
+    """The program's command line: what was given, or else the token's."""
+    token = spec.schedule.token()
+    if token is None or words:
+        return words
+    if has_masked(token):
+        raise UsageError("the token's command line held a secret: give the program after --")
+    return list(token.argv)
+
+
+def _explored(
+    spec: WatchSpec, program: tuple[str, ...], slug: str, scheduled: Scheduled
+) -> Explored[tuple[str, ...]]:
+    def runner_for(program: tuple[str, ...], folder: Path) -> ProcessRunner:
+        def launch(schedule: Schedule, folder: Path, slot: int) -> Launch:
+            del slot
+            return Launch(
+                command=program,
+                folder=folder,
+                watch=settings_of(spec.watch, schedule),
+                timeout_s=spec.watch.timeout,
+                log=folder / "child.log",
+            )
+
+        def run(schedule: Schedule) -> Run:
+            return Run(prog=PROG, replay=scheduled.replay_of(PROG, schedule))
+
+        return ProcessRunner(folder, launch, run)
+
+    return Explored(
+        prog=PROG,
+        slug=slug,
+        out=spec.watch.out,
+        options=spec.schedule,
+        spec=program,
+        runner_for=runner_for,
+        token_of=lambda _, schedule: scheduled.token(schedule),
+        json=spec.watch.json,
     )
 
 
 def _check_separated(options: list[str]) -> None:
     """Refuse a program that stands among our own options, where its arguments would be ours."""
-    fields = [*dataclasses.fields(WatchSpec), *dataclasses.fields(WatchOptions)]
+    groups = (WatchSpec, WatchOptions, ScheduleOptions)
+    fields = [field for group in groups for field in dataclasses.fields(group)]
     switches = {f"--{f.name.replace('_', '-')}" for f in fields if f.type in {bool, "bool"}}
     switches |= {switch.replace("--", "--no-", 1) for switch in switches}
     for at, word in enumerate(options):

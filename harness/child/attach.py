@@ -23,6 +23,7 @@ PROBES = (
     "backward",
     "attention",
     "block_mask",
+    "is_compiling",
     "memory",
     "invariants",
 )

@@ -9,6 +9,7 @@ from . import versions
 from .attach import Attachment
 from .privacy import mask, mask_argv, mask_environment
 from .recorder import KEPT, Recorder
+from .schedule.make import make_scheduler
 from .session import Session, catch_fatal_signals
 from .settings import VARIABLE, Settings
 from .torch_symbols import COMPILE_WORKERS
@@ -23,6 +24,9 @@ _HELPER_CODE = (
     "from multiprocessing.resource_tracker import main",
     "cdll.LoadLibrary(",
 )
+
+#: Seconds without a move after which a hold counts as not reached (see ``schedule.controller``).
+PATIENCE_S = 10.0
 
 _session: Session | None = None
 
@@ -67,6 +71,9 @@ def _start(settings: Settings) -> None:
         return
     recorder = _recorder(settings)
     recorder.emit("header", header(settings))
+    # Holds are of one process's threads: the program's, not those of what it starts.
+    if settings.schedule is not None and not recorder.quiet:
+        recorder.schedule = make_scheduler(recorder, settings.schedule, patience_s=PATIENCE_S)
     attachment = Attachment(recorder, settings)
     _session = Session(recorder, attachment)
     _session.start()

@@ -47,7 +47,7 @@ _QUOTE = r"(?:\\?['\"])?"  # a backslash where the text is itself inside of JSON
 _MODEL_TOKEN = re.compile(
     r"(?:^|[_.-])(?:mask|pad|padding|bos|eos|unk|cls|sep|image|audio|video|special|next|prev|first|last"
     r"|start|begin|end|stop|new|anchor|prompt|draft|drafter|target|per|each|fx|input|output|role"
-    r"|current|this|one|any|every|extra|sink|think|tool)[_.-]?token$",
+    r"|current|this|one|any|every|extra|sink|think|tool|schedule)[_.-]?token$",
     re.IGNORECASE,
 )
 _NAMED = re.compile(

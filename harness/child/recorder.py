@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from .bounds import Bounds, worth_recording
 from .calling_thread import current_thread_name, registered_thread
@@ -31,6 +31,23 @@ _KINDS = 4096
 _UNSAID = "_compile_race_start"
 
 
+class Scheduler(Protocol):
+    """Who makes threads wait: see ``schedule.make``, which makes one.
+
+    Attributes:
+        blocked: the threads that wait for a lock, each with a function that returns the native id
+            of the lock's owner now, or None.
+    """
+
+    blocked: dict[int, Callable[[], int | None]]
+
+    def number_thread(self, thread: threading.Thread) -> None:
+        """The program starts a thread; called before it runs."""
+
+    def reach(self, point: str, edge: str) -> None:
+        """The calling thread is at a point. Never raises."""
+
+
 class ThreadState(threading.local):
     """What the recorder and the probes keep per thread.
 
@@ -39,11 +56,13 @@ class ThreadState(threading.local):
         phase: the workload's current phase in this thread.
         compiles: ids of the dynamo compiles that this thread is inside of, innermost last.
         traces: how many FX traces this thread is inside of.
+        backward_compiles: how many lazy backward compiles it is inside of.
         counts: events of one kind so far, for ``worth_recording``.
         said: the thread's start is written, or there is none to be written.
     """
 
     traces = 0
+    backward_compiles = 0
     phase: str | None = None
     said = False
 
@@ -77,6 +96,7 @@ class Recorder:
             for a lock, since other threads may still run.
         quiet: nothing has been written yet.
         lost: events that could not be written.
+        schedule: makes threads wait at points; None, as a rule: they run as they like.
     """
 
     def __init__(
@@ -96,6 +116,7 @@ class Recorder:
         self.in_backward: dict[int, int] = {}
         self.at_end: list[Callable[[], object]] = []
         self.quiet = True
+        self.schedule: Scheduler | None = None
         self._seq = itertools.count(1)
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._bounds = Bounds()
@@ -211,6 +232,11 @@ class Recorder:
 
     def compile_wanted(self, caller: FrameType) -> None:
         """Told that ``caller`` takes the compile lock; the guards probe sets this."""
+
+    def reach(self, point: str, edge: str) -> None:
+        """The calling thread is at an edge of a point, and may have to wait there for its turn."""
+        if self.schedule is not None:
+            self.schedule.reach(point, edge)
 
     def look_at_all_threads(self) -> None:
         """Make every thread's next calls of compiled code visible; the wrapper probe sets this."""

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict, dataclass
+from typing import Any
 
 VARIABLE = "COMPILE_RACE_WATCH"
 
@@ -22,6 +23,8 @@ class Settings:
             the program; None if it will not.
         memory_cap: bound on the program's memory in bytes, of each GPU or, where none is visible,
             of its data segment; None: none.
+        schedule: what ``schedule.make`` takes, for the run's first process; None: threads run as
+            they like.
     """
 
     folder: str
@@ -32,6 +35,7 @@ class Settings:
     cache_state: str = "cold"
     deadline: float | None = None
     memory_cap: int | None = None
+    schedule: dict[str, Any] | None = None
 
     def dumps(self) -> str:
         """Text for the environment variable."""

@@ -113,6 +113,11 @@ def is_internal(code: CodeType) -> bool:
     return _in_torch(code, symbols.INTERNAL_FOLDERS) and not is_stand_in(code)
 
 
+def is_torchs(code: CodeType) -> bool:
+    """Whether ``code`` is from a file of torch's."""
+    return _in_torch(code, ("",))
+
+
 def is_hop_wrapper(code: CodeType) -> bool:
     """Whether ``code`` is what an uncompiled ``flex_attention`` call compiles."""
     return code.co_name == symbols.HOP_WRAPPER

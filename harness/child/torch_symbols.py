@@ -86,10 +86,14 @@ FX_PATCHER = Symbol(_FX, "CURRENT_PATCHER")
 FX_MODULE_CALL = Symbol(_FX, "_orig_module_call")
 FX_MODULE_GETATTR = Symbol(_FX, "_orig_module_getattr")
 FX_CURRENT_META = Symbol("torch.fx.traceback", "current_meta")
+READ_IS_COMPILING = Symbol("torch.compiler", "is_compiling")
+COMPILE_SESSION = Symbol("torch.compiler", "_compile_session_context", since="2.13")
 IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compiles since 2.13
 
 THREAD_STORAGE = Symbol("torch._guards", "_TLS")  # compile_wrapper reads it on every call
 COMPILE = Symbol(_CONVERT, "_compile")
+CALL_BACKEND = Symbol("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
+RUN_GRAPH = Symbol("torch.fx.experimental.symbolic_shapes", "PropagateUnbackedSymInts.run")
 COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
 METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
 SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
@@ -157,6 +161,8 @@ FLEX_FILES = (
     os.path.join("_higher_order_ops", "flex_attention.py"),  # noqa: PTH118
     os.path.join("nn", "attention", "flex_attention.py"),  # noqa: PTH118
 )
+#: What ``_dense_to_ordered`` calls inside its annotation.
+ANNOTATED_CALL = "argsort"
 #: Parameters of create_mask and create_block_mask.
 MASK_SIZES = ("B", "H", "Q_LEN", "KV_LEN")
 
@@ -198,6 +204,10 @@ class Listener(Protocol):
         """A call from ``frame`` that torch answers with yes."""
 
 
+#: Answers the question of a call's frame.
+Asked = Callable[[FrameType], bool]
+
+
 class _Mine(threading.local):
     """The epoch in which the calling thread needs to be looked at no more."""
 
@@ -217,15 +227,25 @@ _asked: Callable[[], bool]
 _fx: Any
 
 
-def listen(listener: Listener) -> None:
+def listen(listener: Listener, around: Callable[[FrameType, Asked], bool] | None = None) -> None:
     """Put a question with a listener in the place of ``is_fx_symbolic_tracing``.
 
-    Raises Unavailable if this torch has none.
+    ``around`` is called for each question instead, with the frame that asks and a function that
+    answers it and tells the listener. Raises Unavailable if this torch has none.
     """
     global _listener, _asked, _fx
     _asked, _fx, _listener = FX_TRACING.get(), sys.modules[_FX], listener
     question = _of_thread if FX_FLAG.find() is None else _of_process
+    if around is not None:
+        question = _passed_on(around)
     FX_TRACING.replace(functools.update_wrapper(question, _asked))
+
+
+def _passed_on(around: Callable[[FrameType, Asked], bool]) -> Callable[[], bool]:
+    def is_fx_symbolic_tracing() -> bool:
+        return around(sys._getframe(1), _answer)  # noqa: SLF001
+
+    return is_fx_symbolic_tracing
 
 
 def begin_epoch() -> None:

@@ -25,6 +25,12 @@ _DEAD_ENDS = (
     "log",
     "nesting",
     "recorder",
+    "schedule.controller",
+    "schedule.delays",
+    "schedule.helpers",
+    "schedule.labels",
+    "schedule.order",
+    "schedule.priorities",
     "session",
     "stacks",
 )

@@ -32,7 +32,7 @@ _UNBUILT = {
 }
 """Thread state that can make threads miss and that no cause here looks at."""
 
-_LATER_PROBES = frozenset({"eager", "stance"})
+_LATER_PROBES = frozenset({"eager", "is_compiling", "stance"})
 """Probes that the first recordings were made without: what they did watch still counts."""
 
 

@@ -186,6 +186,17 @@ class CachesData(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Int = 0
 
 
+class IsCompilingData(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread that compiles and traces nothing read ``torch.compiler.is_compiling()`` as True.
+
+    In code outside torch. ``compiling_tids``: the threads that compiled. ``count``: so many times
+    on this line.
+    """
+
+    compiling_tids: tuple[Int, ...] = ()
+    count: Int = 1
+
+
 class InvariantsData(msgspec.Struct, frozen=True, kw_only=True):
     """State that must hold when no thread compiles or traces; None: could not be read."""
 

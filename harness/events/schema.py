@@ -22,6 +22,7 @@ from harness.events.calls import (
     FxTraceData,
     GuardMissData,
     InvariantsData,
+    IsCompilingData,
     LockWaitData,
     StanceData,
     WrapperData,
@@ -250,6 +251,12 @@ class StepData(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class IsCompiling(BaseEvent, frozen=True, tag="is_compiling"):
+    """A thread took another's compile for its own (first per line and thread, powers of two)."""
+
+    data: IsCompilingData
+
+
 class Step(BaseEvent, frozen=True, tag="step"):
     """A step that the workload announced."""
 
@@ -362,6 +369,7 @@ Event = (
     | Backward
     | DenseAttention
     | BlockMask
+    | IsCompiling
     | Step
     | Phase
     | Caches

@@ -10,13 +10,11 @@ Spec = TypeVar("Spec")
 
 
 class Reduction(Protocol[Spec]):
-    """One knob.
+    """One knob."""
 
-    Attributes:
-        name: what it turns, for people.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """What it turns, for people."""
 
     def smaller(self, spec: Spec) -> Iterator[Spec]:
         """Variants of ``spec`` that are smaller in this knob, the smallest first."""

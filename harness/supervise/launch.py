@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness import __version__
 from harness.child import boot
@@ -14,13 +15,17 @@ SITE = Path(boot.__file__).with_name("site")
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What of the watch can be chosen, apart from where it goes and how long it lasts."""
+    """What of the watch can be chosen, apart from where it goes and how long it lasts.
+
+    ``schedule``: ``harness.schedule.plan.Schedule.for_child``; None: threads run as they like.
+    """
 
     compile_detail: bool = True
     disabled_probes: tuple[str, ...] = ()
     max_events_mb: int = 256
     memory_cap: int | None = None
     keep_cache: bool = False
+    schedule: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Launch:
             disabled_probes=self.watch.disabled_probes,
             max_events_mb=self.watch.max_events_mb,
             memory_cap=self.watch.memory_cap,
+            schedule=self.watch.schedule,
             cache_state="kept" if self.watch.keep_cache else "cold",
             deadline=deadline,
         )

@@ -60,6 +60,7 @@ class Builder:
             schema.Autograd: self._autograd,
             schema.DenseAttention: self._points.dense,
             schema.BlockMask: self._points.block_mask,
+            schema.IsCompiling: self._points.compiling_read,
             schema.Caches: self._caches,
             schema.Invariants: self._invariants,
             schema.LeftOut: self._left_out,

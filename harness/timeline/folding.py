@@ -128,6 +128,7 @@ class Folder:
             return id(span) in open_ or moments.near(span)
 
         self._fold("block_masks", kinds.mask, pinned)
+        self._fold("compiling_reads", kinds.compiling_read, lambda _: False)
         self._fold("fx_traces", kinds.trace, pinned)
         self._fold("backward_compiles", kinds.backward, lambda b: id(b) in open_)
         self._fold_calls(moments)
@@ -163,6 +164,7 @@ class Folder:
         times = [
             *(call.t for call in timeline.flagged),
             *(call.t for call in timeline.dense),
+            *(read.t for read in timeline.compiling_reads),
             *(call.t for call in timeline.eager),
             *(mask.t0 for mask in timeline.block_masks if mask.error),
             *(error.t for error in timeline.errors),

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
+    CompilingRead,
     DenseCall,
     EagerCall,
     ErrorSeen,
@@ -86,3 +87,8 @@ def wait(wait: LockWait) -> Kind:
 def mask(mask: BlockMask) -> Kind:
     """Of block masks."""
     return mask.tid, mask.error[:40], bool(mask.compiling)
+
+
+def compiling_read(read: CompilingRead) -> Kind:
+    """Of reads of whether torch compiles."""
+    return read.tid, read.compiling

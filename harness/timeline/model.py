@@ -203,6 +203,19 @@ class BlockMask(Span):
 
 
 @dataclass(slots=True, kw_only=True)
+class CompilingRead:
+    """Eager code read ``is_compiling()`` as True while the threads ``compiling`` compiled."""
+
+    tid: int
+    t: int
+    seq: int
+    compiling: tuple[int, ...]
+    count: int
+    where: tuple[Frame, ...]
+    times: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
 class HoldPass:
     """A thread passed a hold, the schedule's ``number``-th counted from 0, after ``waited_s``."""
 

@@ -7,6 +7,7 @@ from harness.events.values import ErrorLink
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
+    CompilingRead,
     DenseCall,
     ErrorSeen,
     FlaggedCall,
@@ -97,6 +98,19 @@ class Points:
             where=self._shared.one(event.where),
         )
         self._timeline.block_masks.append(self.open.opened(mask, event))
+
+    def compiling_read(self, event: schema.IsCompiling) -> None:
+        """Eager code took another thread's compile for its own."""
+        self._timeline.compiling_reads.append(
+            CompilingRead(
+                tid=event.tid,
+                t=event.t_ns,
+                seq=event.seq,
+                compiling=event.data.compiling_tids,
+                count=event.data.count,
+                where=self._shared.one(event.where),
+            )
+        )
 
     def dense(self, event: schema.DenseAttention) -> None:
         """Dense attention ran."""

@@ -16,6 +16,7 @@ from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
     Compile,
+    CompilingRead,
     DenseCall,
     EagerCall,
     ErrorSeen,
@@ -97,6 +98,7 @@ class Timeline:
     under_stance: list[StanceCall] = field(default_factory=list)
     dense: list[DenseCall] = field(default_factory=list)
     block_masks: list[BlockMask] = field(default_factory=list)
+    compiling_reads: list[CompilingRead] = field(default_factory=list)
     errors: list[ErrorSeen] = field(default_factory=list)
     futures_read: set[int] = field(default_factory=set)
     invariants: Invariants | None = None

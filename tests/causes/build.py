@@ -19,6 +19,7 @@ PROBES = (
     "backward",
     "attention",
     "block_mask",
+    "is_compiling",
     "memory",
     "invariants",
 )

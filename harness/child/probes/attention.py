@@ -36,6 +36,9 @@ class AttentionProbe:
                 device = _record(recorder, args, kwargs, caller)
             except Exception:  # noqa: BLE001 - the watch must never break the program it watches
                 recorder.lost += 1
+            scheduled = recorder.schedule is not None and not _in_a_trace(recorder)
+            if scheduled:
+                recorder.reach("dense_attention", "enter")
             meter = Meter(recorder, device) if measure and device else None
             try:
                 return original(*args, **kwargs)
@@ -46,16 +49,21 @@ class AttentionProbe:
             finally:
                 if meter is not None:
                     meter.record()
+                if scheduled:
+                    recorder.reach("dense_attention", "exit")
 
         symbols.MATH_ATTENTION.replace(symbols.stands_for(original, math_attention))
+
+
+def _in_a_trace(recorder: Recorder) -> bool:
+    return bool(recorder.local.compiles or recorder.local.traces)
 
 
 def _record(
     recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
 ) -> str:
     """Write one event; return the device of a fallback if it was written, else nothing."""
-    local = recorder.local
-    if local.compiles or local.traces:
+    if _in_a_trace(recorder):
         return ""
     query = args[0] if args else kwargs["query"]
     key = args[1] if len(args) > 1 else kwargs["key"]

@@ -67,14 +67,19 @@ def _wrap_install(
             "backward_compile", data, edge="enter", compile_id=compile_id, stack=True
         )
         recorder.look_at_all_threads()
+        recorder.reach("backward_compile", "enter")
         outcome: dict[str, Any] = {**data, "ok": True}
+        recorder.local.backward_compiles += 1
         try:
             with inner as value:
                 yield value
+                recorder.reach("backward_compile", "exit")
         except BaseException as error:
             outcome.update(ok=False, error=in_words(error))
+            recorder.reach("backward_compile", "exit")
             raise
         finally:
+            recorder.local.backward_compiles -= 1
             if begun:
                 recorder.emit("backward_compile", outcome, edge="exit", compile_id=compile_id)
             recorder.look_at_all_threads()

@@ -5,6 +5,8 @@ torch 2.13 on, annotates FX metadata that all threads share.
 """
 
 import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from .. import nesting
@@ -23,13 +25,14 @@ class BlockMaskProbe:
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Wrap. Raises Unavailable if this torch lacks the function."""
         original = symbols.DENSE_TO_ORDERED.get()
+        run = original if recorder.schedule is None else _scheduled(original, recorder)
 
         @functools.wraps(original)
         def _dense_to_ordered(*args: Any, **kwargs: Any) -> Any:
             tid = recorder.local.tid
             compiling = nesting.others(recorder.compiling, tid)
             try:
-                result = original(*args, **kwargs)
+                result = run(*args, **kwargs)
             except BaseException as error:
                 _record(recorder, compiling, error)
                 raise
@@ -37,6 +40,46 @@ class BlockMaskProbe:
             return result
 
         symbols.DENSE_TO_ORDERED.replace(symbols.stands_for(original, _dense_to_ordered))
+
+
+def _scheduled(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    """``original`` with the point's edges inside its annotation, which is around a sort."""
+    overrides: Any = sys.modules[symbols.FUNCTION_MODES.module]
+
+    class AtTheSort(overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Sees the torch functions that are called below it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached = False
+
+        def __torch_function__(
+            self,
+            function: Any,
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
+            if function.__name__ != symbols.ANNOTATED_CALL or self.reached:
+                return function(*args, **(kwargs or {}))
+            self.reached = True
+            recorder.reach("block_mask", "enter")
+            try:
+                return function(*args, **(kwargs or {}))
+            finally:
+                recorder.reach("block_mask", "exit")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mode = AtTheSort()
+        try:
+            with mode:
+                return original(*args, **kwargs)
+        finally:
+            if not mode.reached:
+                recorder.reach("block_mask", "enter")
+                recorder.reach("block_mask", "exit")
+
+    return run
 
 
 def _record(recorder: Recorder, compiling: list[int], error: BaseException | None) -> None:

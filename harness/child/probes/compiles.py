@@ -11,6 +11,7 @@ from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..errors import in_words
 from ..recorder import Recorder
+from ..schedule.inside import hold_inside_compiles
 from ..settings import Settings
 from .lock import CONTEXT
 
@@ -33,24 +34,31 @@ class CompilesProbe:
         detail = Detail(recorder) if settings.compile_detail else None
         if detail is not None:
             detail.attach()
-        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail)))
+        symbols.COMPILE.replace(_wrap(original, _Compiles(recorder, detail), recorder))
+        if recorder.schedule is not None:
+            hold_inside_compiles(recorder)
         if detail is not None:
             recorder.at_end.append(detail.record)
         caches.record_at_exit(recorder)
         recorder.at_end.append(lambda: gpus.record_once(recorder))
 
 
-def _wrap(original: Callable[..., Any], compiles: "_Compiles") -> Callable[..., Any]:
+def _wrap(
+    original: Callable[..., Any], compiles: "_Compiles", recorder: Recorder
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def _compile(*args: Any, **kwargs: Any) -> Any:
         if "skip" in kwargs:  # how many frames torch leaves out of the stacks that it logs
             kwargs["skip"] += 1
         begun = compiles.begin(args, kwargs)
+        recorder.reach("dynamo_compile", "enter")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            recorder.reach("dynamo_compile", "exit")
             compiles.end(begun, None, error)
             raise
+        recorder.reach("dynamo_compile", "exit")
         compiles.end(begun, result, None)
         return result
 

@@ -190,6 +190,8 @@ def _record_miss(recorder: Recorder, frame: FrameType) -> None:
 def _record(recorder: Recorder, code: CodeType | None, target: object) -> None:
     described = None if code is None else codes.describe(code, target)
     following.of(recorder).missed(described)
+    recorder.reach("guard_miss", "enter")
+    recorder.reach("guard_miss", "exit")
     count = recorder.local.count(("guard_miss", described and described["id"]))
     if not worth_recording(count):
         return

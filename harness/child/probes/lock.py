@@ -30,12 +30,17 @@ class WatchedLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
         """Acquire the lock as ``threading.RLock.acquire`` does."""
         tid = self._recorder.local.tid
+        outermost = blocking and not self._lock._is_owned()  # noqa: SLF001
+        if outermost:
+            self._recorder.reach("lock_wait", "enter")
         acquired: bool = self._lock.acquire(blocking=False)
         if not acquired and blocking:
             acquired = self._wait(timeout)
         if acquired:
             self._depth += 1
             self._owner = tid
+        if outermost:
+            self._recorder.reach("lock_wait", "exit")
         return acquired
 
     def release(self) -> None:
@@ -74,10 +79,15 @@ class WatchedLock:
 
     def _wait(self, timeout: float) -> bool:
         data = {"lock": _NAME, "owner_tid": self._owner}
+        schedule, tid = self._recorder.schedule, self._recorder.local.tid
+        if schedule is not None:
+            schedule.blocked[tid] = lambda: self._owner
         begun = self._recorder.emit("lock_wait", data, edge="enter", stack=True)
         try:
             acquired: bool = self._lock.acquire(timeout=timeout)
         finally:
+            if schedule is not None:
+                schedule.blocked.pop(tid, None)
             if begun:
                 self._recorder.emit("lock_wait", data, edge="exit")
         return acquired

@@ -47,15 +47,18 @@ def _watch_starts(recorder: Recorder) -> None:
     @functools.wraps(start)
     def recorded_start(self: threading.Thread) -> None:
         where = user_stack()
+        number = next(numbers)
+        if recorder.schedule is not None:
+            recorder.schedule.number_thread(self)
+        data: dict[str, Any] = {"name": self.name, "daemon": self.daemon, "number": number}
         # One that is started twice has an id already, and start() refuses it.
-        if next(numbers) > _STARTS and self.ident is None:
-            recorder.hold_start(self, {"name": self.name, "daemon": self.daemon}, where)
+        if number > _STARTS and self.ident is None:
+            recorder.hold_start(self, data, where)
             start(self)
             return
         start(self)
         # start() returns once the new thread runs, so its native id is known.
-        data = {"child_tid": self.native_id, "name": self.name, "daemon": self.daemon}
-        recorder.emit("thread_start", data, where=where)
+        recorder.emit("thread_start", {"child_tid": self.native_id, **data}, where=where)
 
     threading.Thread.start = recorded_start  # type: ignore[method-assign]
 

@@ -39,9 +39,11 @@ class RecordingObserver:
         local = self._recorder.local
         outer, local.phase = local.phase, name
         begun = self._recorder.emit("phase", {"name": name}, edge="enter")
+        self._recorder.reach("phase", "enter")
         try:
             yield
         finally:
+            self._recorder.reach("phase", "exit")
             if begun:
                 self._recorder.emit("phase", {"name": name}, edge="exit")
             local.phase = outer
@@ -49,6 +51,8 @@ class RecordingObserver:
     def step(self, step: int, tokens: int, seconds: float) -> None:
         """Record a finished step of the calling thread."""
         self._recorder.emit("step", {"step": step, "tokens": tokens, "seconds": round(seconds, 6)})
+        self._recorder.reach("step", "enter")
+        self._recorder.reach("step", "exit")
 
 
 PROBE: Any = Workload()

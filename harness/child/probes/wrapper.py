@@ -12,6 +12,7 @@ through storage of torch's that the call reads anyway.
 import functools
 import os
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -44,12 +45,26 @@ class WrapperProbe:
     def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
         """Replace the function. Raises Unavailable if this torch has none."""
         watch = _Watch(recorder)
-        symbols.listen(watch)
+        symbols.listen(watch, None if recorder.schedule is None else _around(recorder))
         recorder.look_at_all_threads = symbols.begin_epoch  # type: ignore[method-assign]
         try:
             symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
         except Unavailable as error:
             watch.never_rest(str(error))
+
+
+def _around(recorder: Recorder) -> Callable[[FrameType, symbols.Asked], bool]:
+    """While a schedule runs each call comes by, before the flag is read and after it."""
+
+    def around(frame: FrameType, answer: symbols.Asked) -> bool:
+        if not torch_code.is_compile_wrapper(frame.f_code):
+            return answer(frame)
+        recorder.reach("wrapper", "enter")
+        answered = answer(frame)
+        recorder.reach("wrapper", "exit")
+        return answered
+
+    return around
 
 
 def _storage(original: object, watch: "_Watch") -> object:

@@ -1,31 +1,13 @@
 """From what the parent asks for to a controller."""
 
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from ..recorder import Recorder
+from ..recorder import Recorder, Scheduler
 from .controller import Controller
 from .delays import Delays
 from .order import Hold
 from .priorities import Priorities
-
-
-class Scheduler(Protocol):
-    """What probes talk to: a ``Controller``, ``Priorities`` or ``Delays``.
-
-    Attributes:
-        blocked: the threads that wait for a lock, each with a function that returns the native id
-            of the lock's owner now, or None.
-    """
-
-    blocked: dict[int, Callable[[], int | None]]
-
-    def number_thread(self, thread: threading.Thread) -> None:
-        """The program starts a thread; called before it runs."""
-
-    def reach(self, point: str, edge: str) -> None:
-        """The calling thread is at a point. Never raises."""
 
 
 def make_scheduler(

@@ -1,0 +1,55 @@
+"""Reads of ``torch.compiler.is_compiling()`` that another thread's compile answers.
+
+From torch 2.13 on a dynamo compile holds that flag for its whole length, and it is one for the
+process: code that branches on it, in a thread that compiles nothing, takes the compiler's branch.
+"""
+
+import functools
+import sys
+from types import FrameType
+
+from .. import nesting, torch_code
+from .. import torch_symbols as symbols
+from ..recorder import Recorder
+from ..settings import Settings
+
+
+class IsCompilingProbe:
+    """Wraps ``torch.compiler.is_compiling``, before dynamo is imported and looks it up."""
+
+    name = "is_compiling"
+    modules: tuple[str, ...] = (symbols.READ_IS_COMPILING.module,)
+
+    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+        """Wrap. Raises Unavailable if this torch has no such function."""
+        original = symbols.READ_IS_COMPILING.get()
+        if symbols.COMPILE_SESSION.find() is None:
+            return  # up to torch 2.12 no compile sets the flag: there is nothing to see
+
+        @functools.wraps(original)
+        def is_compiling() -> bool:
+            answer: bool = original()
+            if answer:
+                _look(recorder, sys._getframe(1))  # noqa: SLF001 - who asks
+            return answer
+
+        symbols.READ_IS_COMPILING.replace(is_compiling)
+
+
+def _look(recorder: Recorder, caller: FrameType) -> None:
+    """Record a read outside the compiler. Never raises."""
+    try:
+        local = recorder.local
+        # AOTAutograd compiles a backward on the thread that runs it, without dynamo.
+        if local.compiles or local.traces or local.backward_compiles:
+            return
+        others = nesting.others(recorder.compiling, local.tid)
+        if others and not torch_code.is_torchs(caller.f_code):
+            where = (caller.f_code.co_filename, caller.f_lineno)
+            data = {"compiling_tids": others}
+            recorder.emit_counted("is_compiling", where, data, stack=True)
+    except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+        recorder.lost += 1
+
+
+PROBE = IsCompilingProbe()
