@@ -36,6 +36,7 @@ from harness.supervise.waits import waits_of_faults
 _POLL_S = 0.05
 _IDLE_WINDOW_S = 2.0
 _TERM_GRACE_S = 3.0
+_SAY_AFTER_S = 1.5
 _INTERRUPT_GRACE_S = 30.0
 _TERMINATE_GRACE_S = 10.0
 # Whoever tells us to end gives us, too, only some seconds.
@@ -89,7 +90,8 @@ class _Watched:
         self._before: Activity | None = None
         self._sent: list[int] = []
         self._kill_at: float | None = None
-        self._ending = self._hurried = self._told_of_waiting = False
+        self._ending = self._hurried = False
+        self._interrupted_s: float | None = None
         self._deadline_hit = False
         self._stopped_on = ""
         self._to_tell: int | None = None
@@ -265,8 +267,11 @@ class _Watched:
 
     def _say_that_we_wait(self) -> None:
         """After Ctrl-C: a program that hangs says nothing, and somebody sits before it."""
-        if not self._told_of_waiting:
-            self._told_of_waiting = True
+        now = time.monotonic()
+        if self._interrupted_s is None:
+            self._interrupted_s = now
+        if now - self._interrupted_s > _SAY_AFTER_S:
+            self._interrupted_s = float("inf")  # once
             text = (
                 f"interrupted: the program has {_INTERRUPT_GRACE_S:.0f} s to end by itself; "
                 "Ctrl-C again ends it now"
