@@ -6,7 +6,7 @@ import pytest
 
 from dflash_min.errors import UsageError
 from harness.child.settings import Settings
-from harness.flow import _settings
+from harness.flow import settings_of
 from harness.spec import WatchOptions
 from harness.supervise.launch import Launch
 
@@ -26,7 +26,7 @@ def test_a_cap_without_the_probe_that_sets_it_is_refused():
 def test_the_cap_reaches_the_program_in_bytes(tmp_path, cap, expected):
     options = WatchOptions(memory_cap=cap)
     options.check([])
-    launch = Launch(("true",), tmp_path, _settings(options), 1.0)
+    launch = Launch(("true",), tmp_path, settings_of(options, None), 1.0)
     text = launch.settings(1.0).dumps()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPILE_RACE_WATCH", text)

@@ -11,9 +11,9 @@ from harness.supervise.launch import SITE
 
 BUDGETS_NS = {
     "alone": 200,
-    # While a thread is waited for, each reads its own state: 360 to 540 measured where a cached
-    # call takes 10 000. Were every call looked at, it would be 5000.
-    "beside_a_parked_thread": 1000,
+    # While a thread is waited for, each reads its own state: 830 to 1140 measured where a cached
+    # call takes 31 000. Were every call looked at, it would be 5000.
+    "beside_a_parked_thread": 1500,
 }
 
 
