@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, SharedState, Stack, Statement
 from harness.timeline.history import CodeHistory
+from harness.timeline.judging import seqs_of
 from harness.timeline.model import Compile, Config
 from harness.timeline.timeline import Timeline
 

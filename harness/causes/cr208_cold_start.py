@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, Statement
 from harness.timeline.cold import cold_calls, cold_started
 from harness.timeline.history import CodeHistory
+from harness.timeline.judging import seqs_of
 from harness.timeline.model import Uncovered
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline

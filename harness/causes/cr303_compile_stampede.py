@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Certainty, Remedy, SharedState, Statement
 from harness.timeline.history import CodeHistory
+from harness.timeline.judging import seqs_of
 from harness.timeline.model import Compile, Uncovered
 from harness.timeline.repeats import repeats
 from harness.timeline.timeline import Timeline

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.errors import distinct
-from harness.causes.judging import seqs_of
 from harness.diagnosis.report import Remedy, Statement
 from harness.events.values import Frame
+from harness.timeline.judging import seqs_of
 from harness.timeline.model import DenseCall, EagerCall, ErrorSeen, FlaggedCall, Uncovered
 from harness.timeline.timeline import Timeline
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from harness.causes import versions, words
 from harness.causes.base import Found, Outcome
-from harness.causes.judging import Judgement, judgements
 from harness.diagnosis.report import SharedState, Stack, Statement
 from harness.events.values import Context
 from harness.timeline.contexts import difference
+from harness.timeline.judging import Judgement
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -40,7 +40,7 @@ def find_state(timeline: Timeline, state: State) -> Outcome:
     contexts by turns compiles twice, which is no race. Its later misses over the same state are
     explained too.
     """
-    hits = [j for j in judgements(timeline) if state.guard in j.guards]
+    hits = [j for j in timeline.judgements().values() if state.guard in j.guards]
     guilty = {(j.call.code.id, j.call.tid) for j in hits if not j.own}
     hits = [j for j in hits if (j.call.code.id, j.call.tid) in guilty]
     if not hits:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Found, Outcome
-from harness.causes.judging import Judgement, judgements
 from harness.diagnosis.report import Certainty, Note, Statement
 from harness.timeline.cold import cold_started
 from harness.timeline.contexts import shapes
+from harness.timeline.judging import Judgement
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -45,7 +45,7 @@ class Input:
 
 def find_input(timeline: Timeline, kind: Input) -> Outcome:
     """The finding, or the note, that calls were not covered because of ``kind``."""
-    after = [j for j in judgements(timeline) if not _in_warmup(j)]
+    after = [j for j in timeline.judgements().values() if not _in_warmup(j)]
     misses = [miss for j in after if (miss := _miss(j, kind.guard))]
     if not misses:
         return Outcome()

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from harness.causes import words
-from harness.causes.judging import Judgement, judgement_of, seqs_of
 from harness.diagnosis.report import (
     CacheVariant,
     CodeCache,
@@ -18,6 +17,7 @@ from harness.diagnosis.report import (
 from harness.events.values import CacheEntry, Code, Context
 from harness.timeline.contexts import describe, difference, shapes
 from harness.timeline.history import CodeHistory
+from harness.timeline.judging import Judgement, seqs_of
 from harness.timeline.model import Compile, Uncovered
 from harness.timeline.reasons import THREAD_STATE
 from harness.timeline.repeats import repeats
@@ -118,7 +118,7 @@ def _uncovered(
     calls: list[Uncovered],
     context: Context | None,
 ) -> ThreadCoverage:
-    judged = [j for call in calls if (j := judgement_of(timeline, call)) is not None]
+    judged = [j for call in calls if (j := timeline.judgements().get(id(call))) is not None]
     return ThreadCoverage(
         thread=words.ref(timeline, tid),
         state="uncovered",
@@ -257,7 +257,7 @@ def _rejections(timeline: Timeline, history: CodeHistory) -> Iterator[Rejection]
                     evidence=words.seqs(seqs_of(call)),
                 )
             continue
-        judgement = judgement_of(timeline, call)
+        judgement = timeline.judgements().get(id(call))
         if judgement is not None:
             yield Rejection(
                 thread=words.ref(timeline, call.tid),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation
-from harness.causes.judging import judgements
 from harness.diagnosis import reading
 from harness.diagnosis.report import NotWatched
 from harness.events.ended import Ended
@@ -133,7 +132,7 @@ def _detail(timeline: Timeline) -> Iterator[NotWatched]:
 
 
 def _unbuilt(timeline: Timeline) -> Iterator[NotWatched]:
-    for judgement in judgements(timeline):
+    for judgement in timeline.judgements().values():
         named = [guard for guard in _UNBUILT if guard in judgement.guards]
         if named and not judgement.own and judgement.guards <= set(_UNBUILT):
             code, state = _UNBUILT[named[0]]

@@ -1,8 +1,9 @@
 """Makes the recordings again: ``python tests/recordings/record.py NAME ... [--python PATH]``.
 
-Runs ``programs/NAME.py`` (or ``../cases/NAME*.py``) under the watch and keeps the folder's events
-and end in ``NAME/``, with the paths of the machine replaced. ``NAME+fixed`` passes ``fixed`` to the
-program; ``NAME+t211`` only names the recording apart.
+Runs ``programs/NAME.py`` (or a scenario's program, see ``SCENARIOS``, or ``../cases/NAME*.py``)
+under the watch and keeps the folder's events and end in ``NAME/``, with the paths of the machine
+replaced. ``NAME+fixed`` passes ``fixed`` to the program, or its word for that; ``NAME+t211`` only
+names the recording apart.
 
 A folder recorded elsewhere is taken in by ``record.py NAME --from FOLDER --replace OLD=NEW ...``.
 Stacks of traces inside compiles, of block masks and of backward calls, which are most of a long
@@ -21,7 +22,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # Torch's guards quote source lines with the end of their path.
-CUT_PATH = re.compile(r"# [^ ]*tests/(?:recordings/programs|cases)/")
+CUT_PATH = re.compile(r"# [^ ]*(?:tests/recordings/programs|tests/cases|repro/programs)/")
+#: Scenarios' programs that are recorded as they are: the mode that fails and the one that is fixed.
+SCENARIOS = {
+    "checkpoint_mismatch": ("stance", "fixed"),
+    "fx_traces_overlap": ("race", "locked"),
+    "is_compiling_seen": ("race", "fixed"),
+    "stance_leak": ("eager", "fixed"),
+}
 OOM_COUNTER = "/sys/fs/cgroup/job.slice/memory.events"
 
 
@@ -46,7 +54,9 @@ def main() -> None:
 
 def record(name: str, args: argparse.Namespace) -> None:
     base, _, variant = name.partition("+")
-    program = HERE / "programs" / f"{base}.py"
+    program = (ROOT / "repro" if base in SCENARIOS else HERE) / "programs" / f"{base}.py"
+    failing, fixed = SCENARIOS.get(base, ("", "fixed"))
+    mode = fixed if variant == "fixed" else failing
     if not program.exists():
         program = next((ROOT / "tests" / "cases").glob(f"{base}*.py"))
     options = ["--timeout", args.timeout, "--python", args.python]
@@ -54,7 +64,7 @@ def record(name: str, args: argparse.Namespace) -> None:
     options += ["--memory-cap", args.memory_cap] if args.memory_cap else []
     with tempfile.TemporaryDirectory() as out:
         words = [sys.executable, "-m", "harness.watch", *options, "--out", out, "--", str(program)]
-        words += ["fixed"] if variant == "fixed" else []
+        words += [mode] if mode else []
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         folders = list(Path(out).iterdir())
         if not folders:
