@@ -13,7 +13,7 @@ import io
 import operator
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
@@ -24,7 +24,7 @@ from tyro.constructors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from _typeshed import DataclassInstance
 
@@ -38,7 +38,8 @@ _registry = ConstructorRegistry()
 def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) -> _T:
     """Build an instance of a dataclass from command-line arguments.
 
-    Lists of ints or strings take commas, spaces or both. Booleans are `--x` and `--no-x`.
+    Lists of ints or strings take commas, spaces or both. Booleans are `--x` and `--no-x`. An empty
+    word is refused: it is what a shell leaves of a variable that is not set.
 
     Raises:
         SystemExit: with code 0 after `--help`; with code 2 after one line on stderr for arguments
@@ -46,6 +47,7 @@ def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) ->
     """
     if any(word in {"-h", "--help"} for word in argv):
         return _build(cls, argv, prog, description)
+    _refuse_empty(argv, prog)
     # tyro draws its box with other characters where stdout is not UTF-8.
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
@@ -56,6 +58,20 @@ def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) ->
             raise
         said.seek(0)
         fail(prog, _first_paragraph(said.read()))
+
+
+def _refuse_empty(argv: Sequence[str], prog: str) -> None:
+    flag = ""
+    for word in argv:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            empty = bool(equals) and not value
+        else:
+            empty = not word
+        if empty:
+            fail(prog, f"{flag or 'an argument'} is empty")
+        if "\0" in word:
+            fail(prog, f"{flag or 'an argument'} holds a NUL character")
 
 
 def fail(prog: str, message: str) -> NoReturn:
@@ -181,16 +197,28 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     args = get_args(info.type)
     if get_origin(info.type) is not tuple or args not in {(int, ...), (str, ...)}:
         return None
-    item: Callable[[str], int | str] = args[0]
-    name = args[0].__name__.upper()
+    return _items(args[0], least=0)
+
+
+def _items(item: type[int | str], *, least: int) -> PrimitiveConstructorSpec[Any]:
+    def read(words: Sequence[str]) -> tuple[int | str, ...]:
+        parts = [part.strip() for word in words for part in word.split(",")]
+        values = tuple(item(part) for part in parts if part)
+        if len(values) < least:
+            raise ValueError("it names nothing")
+        return values
+
+    name = item.__name__.upper()
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar=f"{name}[,{name}...]",
-        instance_from_str=lambda words: tuple(
-            item(part.strip()) for word in words for part in word.split(",") if part.strip()
-        ),
+        instance_from_str=read,
         is_instance=lambda value: (
-            isinstance(value, tuple) and all(isinstance(part, args[0]) for part in value)
+            isinstance(value, tuple) and all(isinstance(part, item) for part in value)
         ),
         str_from_instance=lambda value: [",".join(str(part) for part in value)],
     )
+
+
+Names = Annotated[tuple[str, ...], _items(str, least=1)]
+"""A list of strings that is left out where nothing is to be named: the flag alone is refused."""

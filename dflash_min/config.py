@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
 from typing import Final, Literal, TypeVar
 
+from dflash_min.bounds import MOST, check_numbers
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, DeviceType, Layout, deal, pick_device
 
@@ -88,9 +89,10 @@ class TrainConfig:
     """Settings of the threaded DFlash trainer. Unset ones are chosen by device."""
 
     threads: int | None = None
-    """Drafter threads (3, or as many as the layout names)."""
+    """Drafter threads, at most 512 (3, or as many as the layout names)."""
     layout: str | None = None
-    """Targets+drafters, such as 5+3, dealt round robin over the visible GPUs."""
+    """Targets+drafters, such as 5+3 and at most 512 of each, dealt round robin over the visible
+    GPUs."""
     targets: tuple[str, ...] | None = None
     """Devices of the target threads, such as cuda:0,cuda:1."""
     drafters: tuple[str, ...] | None = None
@@ -257,7 +259,7 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
     Raises:
         UsageError: for any setting, or combination of settings, that cannot be run.
     """
-    _check_numbers(config)
+    check_numbers(config)
     named = frozenset((*(config.targets or ()), *(config.drafters or ())))
     device = pick_device(config.device, named, gpus)
     defaults = _DEFAULTS[device]
@@ -310,39 +312,6 @@ def _or(value: _T | None, default: _T) -> _T:
     return default if value is None else value
 
 
-def _check_numbers(config: TrainConfig) -> None:
-    at_least: dict[str, tuple[int | float | None, float]] = {
-        "--threads": (config.threads, 1),
-        "--steps": (config.steps, 1),
-        "--batch-size": (config.batch_size, 1),
-        "--loss-chunk": (config.loss_chunk, 1),
-        "--queue-depth": (config.queue_depth, 1),
-        "--eval-batches": (config.eval_batches, 0),
-        "--lr": (config.lr, 0),
-        "--weight-decay": (config.weight_decay, 0),
-        "--hidden": (config.hidden, 1),
-        "--heads": (config.heads, 1),
-        "--kv-heads": (config.kv_heads, 1),
-        "--mlp": (config.mlp, 1),
-        "--head-dim": (config.head_dim, 2),
-        "--layers": (config.layers, 1),
-        "--block-size": (config.block_size, 2),
-        "--anchors": (None if config.anchors == "vary" else config.anchors, 1),
-    }
-    for flag, (value, least) in at_least.items():
-        # Written so that nan fails too.
-        if value is not None and not value >= least:
-            raise UsageError(f"{flag} must be at least {least:g}, got {value}")
-    if not config.max_grad_norm > 0:
-        raise UsageError(f"--max-grad-norm must be above 0, got {config.max_grad_norm}")
-    if not 0 <= config.lr_warmup <= 1:
-        raise UsageError(f"--lr-warmup is a share between 0 and 1, got {config.lr_warmup}")
-    if not 0 <= config.seed < 2**63:
-        raise UsageError(f"--seed must be between 0 and 2**63 - 1, got {config.seed}")
-    if config.data is not None and not config.data:
-        raise UsageError("--data names no file")
-
-
 def _model(config: TrainConfig, defaults: _Defaults) -> ModelConfig:
     model = ModelConfig(
         hidden=_or(config.hidden, defaults.hidden),
@@ -379,6 +348,8 @@ def _lengths(
             f"{flag}: a sequence of {min(lens)} tokens is shorter than a block of "
             f"{model.block_size}"
         )
+    if max(lens) > MOST:
+        raise UsageError(f"{flag}: a sequence is at most {MOST} tokens long, got {max(lens)}")
     return lens
 
 

@@ -1,6 +1,7 @@
 """Who came where, and when: the points that the threads of a recorded run really reached."""
 
 import bisect
+import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -93,24 +94,26 @@ class _Reader:
         self.raw += self.passed.values()
         self.raw += [_Raw(of.tid, at, of.t, of.seq, implied=True) for of, at in self.ends]
         self._name_threads()
+        first_start = min((t for _, t, _ in self.starts), default=None)
         found = [
             Arrival(
-                self._label(raw.tid),
+                label,
                 *raw.place,
                 raw.t,
-                after_warmup=self._is_warm(raw),
+                after_warmup=self._is_warm(raw, first_start),
                 seq=raw.seq,
                 held=raw.held,
                 implied=raw.implied,
             )
             for raw in self.raw
+            if (label := self._label(raw.tid))
         ]
         return sorted(found, key=lambda arrival: (arrival.t, arrival.seq))
 
-    def _is_warm(self, raw: _Raw) -> bool:
+    def _is_warm(self, raw: _Raw, first_start: int | None) -> bool:
         if self.warm is not None:
             return raw.t >= self.warm
-        return raw.tid != self.pid or any(t <= raw.t for _, t, _ in self.starts)
+        return raw.tid != self.pid or (first_start is not None and first_start <= raw.t)
 
     def _arrived(self, raw: _Raw) -> None:
         passed = self.passed.pop(raw.tid, None)
@@ -150,10 +153,12 @@ class _Reader:
             self.labels.setdefault(tid, f"t{number or counted}")
 
     def _label(self, tid: int) -> str:
+        """What a hold can call a thread; empty for one that all letters are gone for."""
         label = self.labels.get(tid)
         if label is None:
             letters = sum(len(known) == 1 for known in self.labels.values())
-            label = self.labels[tid] = chr(ord("A") + min(letters, 25))
+            label = string.ascii_uppercase[letters : letters + 1]
+            self.labels[tid] = label
         return label
 
 

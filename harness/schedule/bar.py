@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from harness.schedule.minimise import Attempt
 from harness.schedule.results import Reported, SearchResult
 
 _LINES = 10
@@ -79,3 +80,37 @@ class Bar:
             self._progress.console.print(escape(text), highlight=False)
         else:
             print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
+
+
+class Shrinking:
+    """Progress of minimising on stderr; a context manager."""
+
+    def __init__(self, prog: str) -> None:
+        self._prog = prog
+        self._tried = 0
+        console = Console(stderr=True)
+        self._status = console.status(f"{prog}: making it smaller") if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, attempt: Attempt) -> None:
+        """Show one variant that was tried."""
+        self._tried += 1
+        kept = "kept" if attempt.kept else "lost"
+        said = f"smaller, variant {self._tried}: {attempt.what}: {kept}, {len(attempt.holds)} holds"
+        if self._status is not None:
+            self._status.update(escape(f"{self._prog}: {said}"))
+        else:
+            print(f"{self._prog}: {said}", file=sys.stderr, flush=True)

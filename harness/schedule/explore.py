@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Generic
 
 from dflash_min.cli import say
+from harness.diagnosis.build import diagnose
 from harness.exits import ExitCode
-from harness.schedule.arrivals import arrivals
-from harness.schedule.bar import Bar
+from harness.schedule.bar import Bar, Shrinking
+from harness.schedule.emit import SCRIPT, Forced, say_script
 from harness.schedule.minimise import Case, Minimised, minimise, write_minimised
 from harness.schedule.options import ScheduleOptions
 from harness.schedule.outcome import Outcome, Runner
-from harness.schedule.plan import Plan, Schedule, parse_plan, write_plan
+from harness.schedule.plan import Schedule, parse_plan, write_plan
 from harness.schedule.reductions import Reduction, Spec
 from harness.schedule.results import RESULTS, Reported, SearchResult
 from harness.schedule.runner import ProcessRunner
+from harness.schedule.script import Parts
 from harness.schedule.search import Search, SearchOptions
-from harness.schedule.strategies import Strategy
-from harness.schedule.strategies.chaos import Chaos
-from harness.schedule.strategies.enumerate import Enumerate
-from harness.schedule.strategies.pct import Pct
+from harness.schedule.strategies.make import make_strategy
 from harness.supervise.folder import make_run_folder
 from harness.timeline.recording import Recording
 
 PLAN, SMALLEST, MINIMISED = "found-{}.toml", "found-{}-smallest.toml", "found-{}-minimised.json"
+OTHER_SCRIPT = "repro-{}.py"
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Explored(Generic[Spec]):
         token_of: the token of a schedule of a program.
         reductions: ways to make the program smaller.
         json: print the result as JSON.
+        parts_of: what a script of a program's race is filled with.
+        interpreter: runs those scripts.
     """
 
     prog: str
@@ -51,6 +53,8 @@ class Explored(Generic[Spec]):
     spec: Spec
     runner_for: Callable[[Spec, Path], ProcessRunner]
     token_of: Callable[[Spec, Schedule], str]
+    parts_of: Callable[[Spec], Parts]
+    interpreter: str
     reductions: Sequence[Reduction[Spec]] = ()
     json: bool = False
 
@@ -66,13 +70,16 @@ def explore(job: Explored[Spec]) -> int:
     """
     folder = make_run_folder(job.out, f"explore-{job.slug}")
     say(job.prog, f"searching in {folder}")
-    strategy = _strategy(job, folder)
+    runner = job.runner_for(job.spec, folder)
+    strategy = make_strategy(job.options, runner, folder, lambda text: say(job.prog, text))
     say(job.prog, strategy.describe())
-    options = SearchOptions(bound=job.options.explore, jobs=job.options.jobs)
-    with Bar(job.prog, job.options.explore) as bar:
+    bound = job.options.explore or 1
+    given = not job.options.explore
+    options = SearchOptions(bound=bound, jobs=job.options.jobs, as_given=given)
+    with Bar(job.prog, bound) as bar:
         result = Search(
             strategy,
-            job.runner_for(job.spec, folder),
+            runner,
             options,
             path=folder / RESULTS,
             on_change=bar.show,
@@ -81,26 +88,12 @@ def explore(job: Explored[Spec]) -> int:
         ).run()
     lines = [_said(result)]
     for number, reported in enumerate(result.reported, 1):
-        lines += [_found(job, reported), *_smaller(job, folder, number, reported, result)]
+        lines += [_found(job, reported), *_made_of(job, folder, number, reported, result)]
     if job.json:
         sys.stdout.write((folder / RESULTS).read_text(encoding="utf-8"))
     else:
         print("\n".join(lines))
     return _exit_code(result)
-
-
-def _strategy(job: Explored[Spec], folder: Path) -> Strategy:
-    """The strategy; for those that need it, made from one run with no schedule."""
-    options = job.options
-    if options.strategy == "chaos":
-        return Chaos(options.search_seed)
-    runner = job.runner_for(job.spec, folder)
-    outcome = runner.run(Plan(), 0)
-    found = arrivals(Recording(folder / outcome.folder))
-    say(job.prog, f"with no schedule: {outcome.headline or outcome.verdict}")
-    if options.strategy == "pct":
-        return Pct.of(found, seed=options.search_seed)
-    return Enumerate(found, bound=options.explore)
 
 
 def _said(result: SearchResult) -> str:
@@ -120,28 +113,49 @@ def _found(job: Explored[Spec], reported: Reported) -> str:
     )
 
 
-def _smaller(
+def _made_of(
     job: Explored[Spec], folder: Path, number: int, reported: Reported, result: SearchResult
 ) -> list[str]:
-    """Write the plan of a find down, and the smallest one that shows the same if asked for."""
+    """Write down the plan of a find, and, if asked for, the smallest one and a script of it."""
     if not reported.schedule.holds:
-        return []
+        none = f"  no {SCRIPT}: only a schedule of holds says what to force"
+        return [none] if job.options.emit_script else []
     plan = parse_plan(reported.schedule.holds, note=reported.headline)
     write_plan(folder / PLAN.format(number), plan)
-    if not job.options.minimise or result.interrupted:
-        return []
+    case, lines = Case(plan, job.spec), list[str]()
+    if job.options.minimise and not result.interrupted:
+        small = _smaller(job, folder, number, case, reported)
+        case, lines = small.smallest, [_made_smaller(job, small)]
+    if job.options.emit_script and not result.interrupted:
+        lines.append(f"  script    {_script(job, folder, number, case, reported)}")
+    return lines
+
+
+def _smaller(
+    job: Explored[Spec], folder: Path, number: int, case: Case[Spec], reported: Reported
+) -> Minimised[Spec]:
+    """Write down the smallest plan that shows the same."""
     wanted = Outcome(kind="found", verdict="found", roots=reported.roots)
-    runners: list[ProcessRunner] = []
 
     def runner_for(spec: Spec) -> Runner:
-        runners.append(job.runner_for(spec, folder))
-        return runners[-1]
+        return job.runner_for(spec, folder)
 
-    small = minimise(Case(plan, job.spec), wanted, runner_for, job.reductions)
+    with Shrinking(job.prog) as shown:
+        small = minimise(case, wanted, runner_for, job.reductions, on_attempt=shown.show)
     write_minimised(folder / MINIMISED.format(number), small)
     if small.smallest.plan.holds:
         write_plan(folder / SMALLEST.format(number), small.smallest.plan)
-    return [_made_smaller(job, small)]
+    return small
+
+
+def _script(
+    job: Explored[Spec], folder: Path, number: int, case: Case[Spec], reported: Reported
+) -> str:
+    """Write the script of the smallest case, with what the first run of it recorded."""
+    recording = Recording(folder / reported.folder)
+    path = folder / (SCRIPT if number == 1 else OTHER_SCRIPT.format(number))
+    forced = Forced(diagnose(recording), recording, case.plan, job.parts_of(case.spec))
+    return say_script(path, forced, job.interpreter)
 
 
 def _made_smaller(job: Explored[Spec], small: Minimised[Spec]) -> str:

@@ -36,7 +36,9 @@ def forcing_plans(
         closed = list(dict.fromkeys([*evidence, *inside]))
         left = [*closed, *(_leaving(places, evidence) if inside else ())]
         first = _first_of_each(evidence)
-        for picked in (left, {*closed, *held}, closed, evidence, first):
+        gone = _going_on(places, evidence, inside)
+        on = [*closed, *gone] if gone else []
+        for picked in (left, on, {*closed, *held}, closed, evidence, first):
             plan = places.plan(picked)
             if plan is not None:
                 plans.append(plan)
@@ -56,6 +58,22 @@ def _ends(places: Places, evidence: list[Arrival]) -> list[Arrival]:
         if any(arrival.t <= other.t <= end.t for other in others):
             ends.append(end)
     return list(dict.fromkeys(ends))
+
+
+def _going_on(places: Places, evidence: list[Arrival], ends: list[Arrival]) -> list[Arrival]:
+    """Where threads came to next that read something while another was inside.
+
+    A thread may read what it found between two points: it has done so for certain at the next one.
+    """
+    found: list[Arrival] = []
+    for end in ends:
+        for arrival in evidence:
+            if arrival.thread != end.thread and arrival.edge == "enter" and arrival.t <= end.t:
+                later = (a for a in places.of(arrival.thread) if a.t > arrival.t and not a.implied)
+                following = next(later, None)
+                if following is not None and following.t <= end.t:
+                    found.append(following)
+    return list(dict.fromkeys(found))
 
 
 def _leaving(places: Places, evidence: list[Arrival]) -> list[Arrival]:

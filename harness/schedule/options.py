@@ -7,8 +7,13 @@ import tyro
 
 from dflash_min.errors import UsageError
 from harness.schedule.named import plan_of
-from harness.schedule.plan import Schedule
+from harness.schedule.plan import Plan, Schedule
 from harness.schedule.token import Token, parse_token
+
+MOST_RUNS = 1_000_000
+"""What ``--explore`` takes at most: weeks, at seconds a run."""
+MOST_JOBS = 512
+"""What ``--jobs`` takes at most: each is a process of its own that imports torch."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,9 @@ class ScheduleOptions:
     jobs: Annotated[int, tyro.conf.arg(aliases=["-j"])] = 1
     """So many of the search's runs at a time."""
     minimise: bool = False
-    """Make what the search reports smaller while the root causes stay the same."""
+    """Make what was found, by a schedule or a search, smaller while the root causes stay."""
+    emit_script: bool = False
+    """Write repro.py, which shows the forced race by itself with torch alone, and run it."""
 
     def check(self) -> None:
         """Refuse what cannot be done. Raises UsageError."""
@@ -38,11 +45,31 @@ class ScheduleOptions:
             raise UsageError("only one of --schedule, --schedule-token and --explore")
         if self.explore < 0 or self.jobs < 1:
             raise UsageError("--explore and --jobs count runs: at least 1")
-        if self.minimise and not self.explore:
-            raise UsageError("--minimise is for what --explore finds")
+        for flag, value, most in (
+            ("--explore", self.explore, MOST_RUNS),
+            ("--jobs", self.jobs, MOST_JOBS),
+        ):
+            if value > most:
+                raise UsageError(f"{flag} is at most {most}, got {value}")
+        if not 0 <= self.search_seed < 2**63:
+            raise UsageError(
+                f"--search-seed must be between 0 and 2**63 - 1, got {self.search_seed}"
+            )
+        for flag, given in (("--minimise", self.minimise), ("--emit-script", self.emit_script)):
+            if given and not (self.schedule or self.schedule_token or self.explore):
+                raise UsageError(
+                    f"{flag} is for what --schedule, --schedule-token or --explore finds"
+                )
         if self.cross_version and not self.schedule_token:
             raise UsageError("--cross-version is for a --schedule-token")
-        self.asked()
+        asked = self.asked()
+        if self.minimise and asked is not None and not isinstance(asked, Plan):
+            raise UsageError("--minimise is for a schedule of holds")
+
+    @property
+    def searches(self) -> bool:
+        """Whether it takes more than one run."""
+        return bool(self.explore) or self.minimise
 
     def token(self) -> Token | None:
         """The token that was given. Raises UsageError for one that is none."""

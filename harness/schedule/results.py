@@ -1,5 +1,11 @@
-"""The results of a search, as they are written while it runs: ``search.json``."""
+"""The results of a search: ``search.json``, and ``search.jsonl`` while it runs.
 
+Each run is a line that is added to the latter, so that a search that is killed loses none and one
+of many runs does not write all of them again each time. The former is written with every find and
+at the end, when the lines are all in it and go.
+"""
+
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -125,11 +131,39 @@ class SearchResult(msgspec.Struct, kw_only=True):
         return " · ".join(f"{kind} {self.counts[kind]}" for kind in KINDS)
 
 
-def write_result(path: Path, result: SearchResult) -> None:
-    """Write the result so that a reader sees all of it or what was there before. Raises OSError."""
+def write_result(path: Path, result: SearchResult, *, ended: bool = False) -> None:
+    """Write the result so that a reader sees all of it or what was there before. Raises OSError.
+
+    ``ended``: the lines of single runs are not needed beside it any more.
+    """
     write_whole(path, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+    if ended:
+        _lines_of(path).unlink(missing_ok=True)
+
+
+def add_line(path: Path, tried: Tried) -> None:
+    """Add a run to the lines beside ``path``. Raises OSError."""
+    with _lines_of(path).open("ab") as file:
+        file.write(msgspec.json.encode(tried) + b"\n")
 
 
 def read_result(path: Path) -> SearchResult:
-    """Read a result. Raises OSError, msgspec.DecodeError."""
-    return msgspec.json.decode(path.read_bytes(), type=SearchResult)
+    """Read a result, also of a search that goes on or was killed.
+
+    Raises:
+        OSError: there is none.
+        msgspec.DecodeError: it is damaged; of the lines of single runs, which may be cut short
+            where the machine went down, those are read that are whole.
+    """
+    result = msgspec.json.decode(path.read_bytes(), type=SearchResult)
+    with suppress(FileNotFoundError):
+        for line in _lines_of(path).read_bytes().splitlines()[len(result.tried) :]:
+            with suppress(msgspec.DecodeError):
+                tried = msgspec.json.decode(line, type=Tried)
+                result.counts[tried.kind] += 1
+                result.tried.append(tried)
+    return result
+
+
+def _lines_of(path: Path) -> Path:
+    return path.with_suffix(".jsonl")

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from harness.diagnosis.build import diagnose
+from harness.events.ended import Ended
 from harness.events.run import Run, write_run
 from harness.render import write_all
 from harness.schedule.forcing import forcing_plans
@@ -49,6 +50,13 @@ class ProcessRunner:
         except BaseException:
             remove_run_folder(folder)
             raise
+        try:
+            outcome = self._judge(schedule, folder, ended)
+        except Exception as error:  # noqa: BLE001 - the recording must stay to be found
+            outcome = Outcome(kind="failed", headline=f"{type(error).__name__}: {error}")
+        return msgspec.structs.replace(outcome, folder=folder.name, wall_s=ended.wall_s)
+
+    def _judge(self, schedule: Schedule, folder: Path, ended: Ended) -> Outcome:
         recording = Recording(folder)
         recording.ended = ended
         report = diagnose(recording)
@@ -61,12 +69,7 @@ class ProcessRunner:
         if outcome.kind == "found" and main is not None:
             own = schedule if isinstance(schedule, Plan) else None
             plans = forcing_plans([f for f in report.findings if f.pid == main.pid], recording, own)
-        return msgspec.structs.replace(
-            outcome,
-            folder=folder.name,
-            wall_s=ended.wall_s,
-            plans=tuple(plans),
-        )
+        return msgspec.structs.replace(outcome, plans=tuple(plans))
 
     def stop(self) -> None:
         """End the runs that are going on."""

@@ -12,9 +12,11 @@ from harness import __version__
 from harness.child.privacy import MASK, mask_argv
 from harness.diagnosis.report import Report
 from harness.exits import ExitCode
+from harness.schedule.emit import SCRIPT, Forced, say_script
 from harness.schedule.options import ScheduleOptions
 from harness.schedule.plan import Schedule
 from harness.schedule.replay import decide_replay, first_difference
+from harness.schedule.script import Parts
 from harness.schedule.token import (
     Token,
     Versions,
@@ -56,6 +58,7 @@ class Scheduled:
         options: the flags.
         versions: what is installed for the program's interpreter.
         kept_cache: the compile cache is not a fresh one.
+        backend, dynamic: ``torch.compile``'s, where the command sets them.
     """
 
     kind: Kind
@@ -63,6 +66,14 @@ class Scheduled:
     options: ScheduleOptions
     versions: Versions
     kept_cache: bool = False
+    backend: str = ""
+    dynamic: bool | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """What a script of what is found is filled with."""
+        parts = Parts(torch=self.versions.torch, python=self.versions.python, dynamic=self.dynamic)
+        return replace(parts, backend=self.backend) if self.backend else parts
 
     def token(self, schedule: Schedule) -> str:
         """The token of a schedule of this command.
@@ -92,6 +103,15 @@ class Scheduled:
         """The same for the schedule that was asked for; empty where none was."""
         schedule = self.options.asked()
         return "" if schedule is None else self.replay_of(prog, schedule, flags)
+
+    def script(
+        self, report: Report, recording: Recording, folder: Path, interpreter: str
+    ) -> str | None:
+        """Write and run the script of what a run found; the line to print; None: not asked for."""
+        if not self.options.emit_script:
+            return None
+        forced = Forced(report, recording, self.options.asked(), self.parts)
+        return say_script(folder / SCRIPT, forced, interpreter)
 
     def check_versions(self, prog: str) -> None:
         """Refuse a token of another torch; say what else differs. Raises UsageError."""

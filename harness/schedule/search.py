@@ -3,7 +3,7 @@
 import queue
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pathlib import Path
 from dflash_min.errors import UsageError
 from harness.schedule.outcome import Outcome, Runner, Stopped
 from harness.schedule.plan import Schedule
-from harness.schedule.results import Asked, Reported, SearchResult, write_result
+from harness.schedule.results import Asked, Reported, SearchResult, add_line, write_result
 from harness.schedule.strategies import Strategy
 
 REPLAYS = 2
@@ -29,6 +29,8 @@ class SearchOptions:
         each: so many schedules are reported for one set of root causes; later ones only count.
         stop_after: end once so many have been reported; None: go on.
         limit_s: begin no further schedule after so many seconds; None: go on.
+        until: end once a find with this root cause has been reported; empty: go on.
+        as_given: replay what was run, not plans made from the evidence of what it found.
     """
 
     bound: int
@@ -36,6 +38,8 @@ class SearchOptions:
     each: int = 1
     stop_after: int | None = None
     limit_s: float | None = None
+    until: str = ""
+    as_given: bool = False
 
 
 Watcher = Callable[[SearchResult], None]
@@ -61,7 +65,7 @@ class Search:
             strategy: what to run.
             runner: how.
             options: how much.
-            path: file for the result, rewritten after each run; None: none.
+            path: file for the result (see ``harness.schedule.results``); None: none.
             on_change: called after each run, and now and then meanwhile.
             on_find: called for what is reported.
             token_of: the token of a schedule, which takes knowing the command.
@@ -81,7 +85,7 @@ class Search:
         for slot in range(options.jobs):
             self._slots.put(slot)
         self._began = time.monotonic()
-        self._cpu = _children_cpu_s()
+        self._cpu = children_cpu_s()
 
     def run(self) -> SearchResult:
         """Search to the end, the bound or Ctrl-C, which keeps what was found.
@@ -89,6 +93,7 @@ class Search:
         Raises:
             UsageError: the program cannot be started.
         """
+        self._write()
         with ThreadPoolExecutor(self._options.jobs, thread_name_prefix="schedule") as pool:
             try:
                 self.result.complete = self._go_on(pool)
@@ -97,7 +102,7 @@ class Search:
             finally:
                 self._runner.stop()
                 self._write()
-        self._write()
+        self._write(ended=True)
         return self.result
 
     def _go_on(self, pool: ThreadPoolExecutor) -> bool:
@@ -132,7 +137,9 @@ class Search:
         return following
 
     def _enough(self) -> bool:
-        stop_after = self._options.stop_after
+        stop_after, until = self._options.stop_after, self._options.until
+        if until and any(until in reported.roots for reported in self.result.reported):
+            return True
         return stop_after is not None and len(self.result.reported) >= stop_after
 
     def _in_a_slot(self, schedule: Schedule) -> Outcome:
@@ -152,7 +159,9 @@ class Search:
         self.result.add(number, schedule, outcome)
         if outcome.kind == "clean":
             self._runner.drop(outcome)
-        self._write()
+        self._clock()
+        if self._path is not None:
+            add_line(self._path, self.result.tried[-1])
         alike = [r for r in self.result.reported if set(r.roots) == set(outcome.roots)]
         if outcome.kind == "found" and len(alike) < self._options.each and not self._enough():
             cpu_s, runs = self.result.cpu_s, len(self.result.tried)
@@ -178,7 +187,8 @@ class Search:
     ) -> tuple[Schedule, int]:
         """Run again what may force the find; return the schedule that does so most often."""
         best: tuple[Schedule, int] | None = None
-        for candidate in _candidates(schedule, outcome):
+        plans = () if self._options.as_given else outcome.plans
+        for candidate in dict.fromkeys([*plans, schedule]):
             futures = [pool.submit(self._in_a_slot, candidate) for _ in range(REPLAYS)]
             again = 0
             for future in futures:
@@ -198,20 +208,17 @@ class Search:
                 return future.result(_TICK_S)
             self._on_change(self.result)
 
-    def _write(self) -> None:
+    def _clock(self) -> None:
         self.result.wall_s = round(time.monotonic() - self._began, 3)
-        self.result.cpu_s = round(_children_cpu_s() - self._cpu, 3)
+        self.result.cpu_s = round(children_cpu_s() - self._cpu, 3)
+
+    def _write(self, *, ended: bool = False) -> None:
+        self._clock()
         if self._path is not None:
-            write_result(self._path, self.result)
+            write_result(self._path, self.result, ended=ended)
 
 
-def _candidates(schedule: Schedule, outcome: Outcome) -> Iterator[Schedule]:
-    yield from outcome.plans
-    if schedule not in outcome.plans:
-        yield schedule
-
-
-def _children_cpu_s() -> float:
+def children_cpu_s() -> float:
     """CPU seconds of all processes that ran below this one and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,31 +1,46 @@
 """How often each named plan forces its race: ``python tests/bench/forced.py --count 50 -j 2``.
 
 For each plan three kinds of runs of ``repro/programs/two_threads.py``, each cold and in a process
-of its own: forced by the plan, the same program with no schedule, and the plan's serial control.
-Printed as counts. A forced run counts if it followed its plan to the end and found the plan's
-cause; a control if it followed its own and was clean. Exit code 1 where one did not, and the torch
-has the defect.
+of its own: forced by the plan, the plan's serial control, and the same program with no schedule.
+Printed as counts, one line a plan:
+
+    plan             torch    forced  control  natural  seconds
+
+A forced run counts if it followed its plan to the end and found the plan's cause; a control if it
+followed its own and was clean; a natural run if the cause was found. Below the line stands what
+the others came to, each by its name: a hold that was not reached, an impossible order, a time limit
+(timeout), another finding. Exit code 1 where a run was not as it should be.
+
+Takes about 5 s a run on two cores with -j 2, so 50 of each kind of all six plans take 75 minutes.
+Ctrl-C ends it and keeps what was counted; --json is written after each plan.
 """
 
-import argparse
+import json
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import usage
+
+from dflash_min.errors import UsageError
+from harness import interrupts
+from harness.events.ended import read_ended
 from harness.schedule.named import NAMED
 from harness.schedule.outcome import Outcome
 from harness.schedule.plan import Plan, Schedule, serial
 from harness.schedule.runner import ProcessRunner
-from harness.supervise.interpreter import Interpreter, inspect
+from harness.supervise.interpreter import Interpreter, check_torch, inspect
 from harness.supervise.launch import Launch, WatchSettings
 
 PROGRAM = Path(__file__).resolve().parents[2] / "repro" / "programs" / "two_threads.py"
-TIMEOUT_S = 300.0
+HEAD = f"{'plan':16} {'torch':14} {'forced':>8} {'control':>8} {'natural':>8} {'seconds':>8}"
+KINDS = ("forced", "control", "natural")
 
 
 @dataclass(frozen=True)
@@ -59,49 +74,162 @@ def minor(version: str) -> tuple[int, int]:
     return int(major), int(of)
 
 
+@dataclass
+class Count:
+    """The runs of one kind: how many were asked for, and what each came to.
+
+    ``hits`` are those that count; ``others`` are the rest, each by its name.
+    """
+
+    asked: int
+    hits: int = 0
+    others: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """How many there were."""
+        return self.hits + len(self.others)
+
+    def said(self) -> str:
+        """``hits/runs``, of the runs that there were."""
+        return f"{self.hits}/{self.done}"
+
+
+@dataclass
+class Row:
+    """One plan's counts. ``has``: this torch has the defect."""
+
+    plan: str
+    code: str
+    torch: str
+    has: bool
+    counts: dict[str, Count]
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """The row of the table."""
+        cells = " ".join(f"{self.counts[kind].said():>8}" for kind in KINDS)
+        return f"{self.plan:16} {self.torch:14} {cells} {self.seconds:8.0f}"
+
+    def details(self) -> list[str]:
+        """What the runs came to that did not count, and why."""
+        lines = [] if self.has else [f"  this torch does not have {self.code}"]
+        for kind, count in self.counts.items():
+            if count.done < count.asked:
+                lines.append(f"  {kind}: {count.done} of {count.asked} runs were made")
+            # That the race does not come by itself is no news.
+            others = Counter(what for what in count.others if (kind, what) != ("natural", "clean"))
+            if others:
+                said = ", ".join(f"{number} {what}" for what, number in others.most_common())
+                lines.append(f"  {kind}: {said}")
+        notes = [note for count in self.counts.values() for note in count.notes]
+        return lines + [f"    {note}" for note in dict.fromkeys(notes)]
+
+    def right(self) -> bool:
+        """Whether all that were made are as they should be."""
+        forced, control = self.counts["forced"], self.counts["control"]
+        wrong = forced.others if self.has else ["found"] * forced.hits
+        return not wrong and not control.others
+
+    def to_json(self) -> dict[str, object]:
+        """The row as data."""
+        counts = {
+            kind: {
+                "asked": count.asked,
+                "runs": count.done,
+                "hits": count.hits,
+                "others": dict(Counter(count.others)),
+                "seconds": [round(seconds, 2) for seconds in count.seconds],
+            }
+            for kind, count in self.counts.items()
+        }
+        return {
+            "plan": self.plan,
+            "code": self.code,
+            "torch": self.torch,
+            "has_defect": self.has,
+            **counts,
+            "wall_s": round(self.seconds, 1),
+            "notes": [note for count in self.counts.values() for note in count.notes],
+        }
+
+
+def name_of(outcome: Outcome, *, timed_out: bool) -> str:
+    """What a run that does not count came to."""
+    if timed_out:
+        return "timeout"
+    if outcome.kind in {"impossible", "not reached"}:
+        return outcome.kind
+    if not outcome.followed:
+        return f"not followed, {' '.join(outcome.codes) or outcome.verdict}"
+    return " ".join(outcome.codes) or outcome.verdict
+
+
 class Bench:
-    """Runs one plan's three kinds of runs."""
+    """Makes the runs of one plan."""
 
-    def __init__(self, name: str, python: Interpreter, out: Path, jobs: int, count: int) -> None:
-        self._race = RACES[name]
-        self._plan = NAMED[name]
-        self._torch = minor(python.torch)
-        self._command = (python.path, str(PROGRAM), body_of(name, self._torch))
-        self._runner = ProcessRunner(out, self._launch)
-        self._jobs = jobs
-        self._count = count
-
-    def run(self) -> bool:
-        """Print a line and what differed; return whether all was as it should be."""
-        race = self._race
-        has = race.since <= self._torch <= race.until
-        forced = self._runs(self._plan)
-        natural = self._runs(Plan())
-        controls = self._runs(serial(self._plan))
-        hit = [race.code in o.codes and o.followed for o in forced]
-        seen = sum(race.code in o.codes for o in natural)
-        clean = [o.kind == "clean" and o.followed for o in controls]
-        count = self._count
-        print(
-            f"{self._plan.name}: {race.code} forced {sum(hit)} of {count}, natural {seen} of "
-            f"{count}, serial control clean {sum(clean)} of {count}",
-            flush=True,
+    def __init__(self, name: str, python: Interpreter, out: Path, options) -> None:
+        self.row = Row(
+            name,
+            RACES[name].code,
+            python.torch,
+            RACES[name].since <= minor(python.torch) <= RACES[name].until,
+            {kind: Count(options.count) for kind in KINDS},
         )
-        differed = [o for o, right in zip(forced, hit, strict=True) if right != has]
-        differed += [o for o, right in zip(controls, clean, strict=True) if not right]
-        for outcome in differed:
-            what = outcome.headline or outcome.verdict
-            print(f"  {outcome.kind} {' '.join(outcome.codes)} followed={outcome.followed}: {what}")
-        return not differed
+        plan = NAMED[name]
+        self._schedules: dict[str, Schedule] = {
+            "forced": plan,
+            "control": serial(plan),
+            "natural": Plan(),
+        }
+        self._out = out
+        self._options = options
+        body = body_of(name, minor(python.torch))
+        self._command = (python.path, str(PROGRAM), body, options.device)
+        self._runner = ProcessRunner(out, self._launch)
 
-    def _runs(self, schedule: Schedule) -> Sequence[Outcome]:
-        with ThreadPoolExecutor(self._jobs) as pool:
-            return list(pool.map(lambda _: self._one(schedule), range(self._count)))
+    def run(self) -> None:
+        """Make all runs, the three kinds in turn.
 
-    def _one(self, schedule: Schedule) -> Outcome:
-        outcome = self._runner.run(schedule, 0)
+        Raises:
+            KeyboardInterrupt: after the runs that were going on have been ended; what was counted
+                is in ``row``.
+        """
+        began = time.monotonic()
+        pool = ThreadPoolExecutor(self._options.jobs)
+        order = [kind for _ in range(self._options.count) for kind in KINDS]
+        futures: dict[Future[tuple[Outcome, bool]], str] = {}
+        try:
+            futures = {pool.submit(self._one, kind): kind for kind in order}
+            for future in as_completed(futures):
+                self._count(futures[future], *future.result())
+        finally:
+            self._runner.stop()
+            pool.shutdown(cancel_futures=True)
+            self.row.seconds = time.monotonic() - began
+
+    def _count(self, kind: str, outcome: Outcome, timed_out: bool) -> None:
+        count = self.row.counts[kind]
+        count.seconds.append(outcome.wall_s)
+        if self._hits(kind, outcome):
+            count.hits += 1
+            return
+        count.others.append(name_of(outcome, timed_out=timed_out))
+        if kind != "natural" and outcome.headline:
+            count.notes.append(f"{kind}: {outcome.headline}")
+
+    def _hits(self, kind: str, outcome: Outcome) -> bool:
+        if kind == "control":
+            return outcome.kind == "clean" and outcome.followed
+        return self.row.code in outcome.codes and (kind == "natural" or outcome.followed)
+
+    def _one(self, kind: str) -> tuple[Outcome, bool]:
+        outcome = self._runner.run(self._schedules[kind], 0)
+        ended = read_ended(self._out / outcome.folder)
         self._runner.drop(outcome)
-        return outcome
+        return outcome, ended is not None and ended.deadline_hit
 
     def _launch(self, schedule: Schedule, folder: Path, slot: int) -> Launch:
         del slot
@@ -110,30 +238,84 @@ class Bench:
             command=self._command,
             folder=folder,
             watch=WatchSettings(schedule=asked),
-            timeout_s=TIMEOUT_S,
+            timeout_s=self._options.timeout,
             log=folder / "child.log",
         )
 
 
-def main() -> int:
-    """Run the plans and print a line for each; exit 1 if any run differed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=50, help="runs of each kind")
-    parser.add_argument("--plan", action="append", choices=sorted(RACES), help="only this plan")
+def options_of(argv):
+    """The command line; ends the command for one that does not fit."""
+    known = sorted(RACES)
+    parser = usage.parser(__doc__)
+    parser.add_argument(
+        *("--plan", "--plans"),
+        dest="plans",
+        nargs="+",
+        action="extend",
+        choices=known,
+        metavar="PLAN",
+        help=f"only these, of {', '.join(known)}",
+    )
+    parser.add_argument(
+        *("--count", "--runs"), type=usage.whole(1, 100_000), default=50, help="runs of each kind"
+    )
+    parser.add_argument(
+        *("-j", "--jobs"), type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
+    )
     parser.add_argument("--python", default=sys.executable, help="whose torch is to be raced")
-    parser.add_argument("-j", type=int, default=1, metavar="N", help="runs at a time")
-    options = parser.parse_args()
-    python = inspect(options.python)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors")
+    parser.add_argument(
+        "--timeout",
+        type=usage.decimal(1, 86_400),
+        default=300.0,
+        help="seconds that a run may take",
+    )
+    parser.add_argument("--json", type=usage.writable, help="write the counts to this file as well")
+    options = parser.parse_args(argv)
+    options.plans = list(dict.fromkeys(options.plans or RACES))
+    try:
+        python = inspect(options.python)
+        check_torch(python, needed=True)
+    except UsageError as error:
+        parser.error(str(error))
+    return options, python
+
+
+def main(argv=None) -> int:
+    """Make the runs and print a line for each plan; returns the exit code."""
+    interrupts.be_usual()
+    options, python = options_of(argv)
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     print(
-        f"torch {python.torch}, python {python.python}, {platform.machine()}, {os.cpu_count()} "
-        f"cores, {options.j} at a time, cold caches",
+        f"torch {python.torch}, python {python.python}, {options.device}, {platform.machine()}, "
+        f"{os.cpu_count()} cores, {options.jobs} at a time, cold caches\n{HEAD}",
         flush=True,
     )
-    right = True
-    with tempfile.TemporaryDirectory() as out:
-        for name in options.plan or RACES:
-            right &= Bench(name, python, Path(out), options.j, options.count).run()
-    return int(not right)
+    rows: list[Row] = []
+    code = 0
+    try:
+        with tempfile.TemporaryDirectory(prefix="forced-") as out:
+            for name in options.plans:
+                bench = Bench(name, python, Path(out), options)
+                rows.append(bench.row)
+                try:
+                    bench.run()
+                finally:
+                    print("\n".join([bench.row.line(), *bench.row.details()]), flush=True)
+                    write(options.json, python, rows)
+    except KeyboardInterrupt:
+        print("interrupted: the counts are of the runs that had ended", file=sys.stderr)
+        code = 130
+    return code or int(not all(row.right() for row in rows))
+
+
+def write(path, python: Interpreter, rows: list[Row]) -> None:
+    """Write the counts so far."""
+    if path is not None:
+        about = {"torch": python.torch, "python": python.python, "cores": os.cpu_count()}
+        content = {**about, "plans": [row.to_json() for row in rows]}
+        path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@
 calls, steps, threads and errors as a night has, in ten equal rounds, and prints for each round the
 size of the recording and the resident memory of the program. ``--scale 0.05`` does a twentieth.
 
-With ``--inside`` it is that program.
+Takes about half an hour on two cores, and at most --within seconds, an hour: then no further round
+is begun, and the figures are those of the rounds that there were. --quick takes about a minute.
 """
 
 import argparse
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
@@ -43,7 +45,8 @@ def fail():
     raise LookupError("of the program's own")
 
 
-def night(scale, folder):
+def night(scale, folder, within):
+    """The measured program, which ``--inside`` runs."""
     import torch
 
     from dflash_min import observe
@@ -77,10 +80,12 @@ def night(scale, folder):
             for _ in range(share(ERRORS)):
                 pool.submit(fail).exception()
 
-    rounds = []
+    rounds, began = [], time.monotonic()
     with observe.phase("train"):
         for _ in range(ROUNDS):
             start = time.monotonic()
+            if start - began > within:
+                break
             together(call, WORKERS)
             # One after the other: a write gives up the interpreter, and to get it back from a busy
             # thread takes 5 ms, which a training step waits for its device anyway.
@@ -101,7 +106,7 @@ def night(scale, folder):
     print(json.dumps({"steps_a_round": WORKERS * (share(STEPS) // WORKERS), "rounds": rounds}))
 
 
-def measured(scale, max_events_mb=256):
+def measured(scale, max_events_mb=256, within=float("inf")):
     """Run the program under the watch; return its rounds and the folder's last sizes."""
     from harness.child.settings import VARIABLE, Settings
     from harness.supervise.launch import SITE
@@ -110,6 +115,7 @@ def measured(scale, max_events_mb=256):
         settings = Settings(folder=folder, harness="bench", max_events_mb=max_events_mb)
         path = os.pathsep.join([str(SITE), str(Path(__file__).parents[2])])
         command = [sys.executable, __file__, "--inside", folder, "--scale", str(scale)]
+        command += ["--within", str(within)]
         environment = {**os.environ, VARIABLE: settings.dumps(), "PYTHONPATH": path}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         points = {}
@@ -120,24 +126,38 @@ def measured(scale, max_events_mb=256):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scale", type=float, default=1.0, help="of a night")
+    import usage
+
+    parser = usage.parser(__doc__)
+    parser.add_argument(
+        "--scale", type=usage.decimal(1e-4, 10), default=1.0, help="of a night, 0.0001 to 10"
+    )
+    parser.add_argument(
+        "--within",
+        type=usage.decimal(1, math.inf),
+        default=3600.0,
+        help="seconds after which no round is begun",
+    )
     parser.add_argument("--quick", action="store_true", help="the same as --scale 0.02")
     parser.add_argument("--inside", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     scale = 0.02 if options.quick else options.scale
     if options.inside:
-        night(scale, Path(options.inside))
+        night(scale, Path(options.inside), options.within)
         return
-    found = measured(scale)
+    found = measured(scale, within=options.within)
+    rounds = found["rounds"]
+    if len(rounds) < ROUNDS:
+        print(f"{len(rounds)} of {ROUNDS} rounds: --within {options.within:g} s were over")
     print(f"{scale:g} of a night of {HOURS} h: {STEPS:,} steps, {CALLS:,} cached calls in")
     print(f"{WORKERS} threads, {THREADS:,} threads that come and go, {ERRORS:,} errors; MB:")
     print("round  seconds  resident    kept  steady")
     for number, row in enumerate(found["rounds"], 1):
         sizes = "  ".join(f"{row[name] / 1e6:6.1f}" for name in ("resident", "kept", "steady"))
         print(f"{number:5}  {row['seconds']:7.1f}    {sizes}")
-    steady = found["rounds"][0]["steady"] / found["steps_a_round"]
-    kept = (found["rounds"][-1]["kept"] - found["rounds"][0]["kept"]) / (HOURS * scale * 0.9)
+    steady = rounds[0]["steady"] / found["steps_a_round"]
+    later = HOURS * scale * max(len(rounds) - 1, 1) / ROUNDS
+    kept = (rounds[-1]["kept"] - rounds[0]["kept"]) / later
     print(f"a step takes {steady:.0f} bytes of the segments, an hour at 30 steps a second ", end="")
     print(f"{steady * 30 * 3600 / 1e6:.0f} MB until they are full; kept: {kept / 1e6:.2f} MB/h")
     print("kept events:", ", ".join(f"{n} {point}" for point, n in found["points"].items()))

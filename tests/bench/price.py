@@ -2,10 +2,14 @@
 
 ``python tests/bench/price.py`` switches the watch on and off inside one process (see
 ``price_inside.py``) and prints medians with 95 % intervals: nanoseconds a guarded frame, and
-percent of a training step and of a cold compile. ``off`` against ``off`` is the noise.
+percent of a training step and of a cold compile. ``off`` against ``off`` is the noise. On a GPU a
+step and a compile are timed by the wall, and the device's work is waited for at both ends.
+
+Takes at most seven minutes on two cores: a case whose time is over (a minute for a frame, two for a
+step, three for a compile) ends with the blocks that it has, at least five, whose number stands
+beside each figure. --quick takes about a minute and says how long all would have taken.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -14,12 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import usage
 from figures import interval, machine
 
 from harness.child.settings import VARIABLE, Settings
 from harness.supervise.launch import SITE
 
 HERE = Path(__file__).parent
+CASES = ("frame", "step", "compile")
 BOUNDS = {
     ("guarded frame", "watched"): 200.0,
     ("training step", "watched"): 1.0,
@@ -79,6 +85,16 @@ def table(found):
     return lines, rows
 
 
+def whole_time(raw):
+    """How long the cases would have taken with all their blocks, as far as time goes."""
+    times = {}
+    for found in raw:
+        each = found["wall_s"] / len(found["blocks"]["off"])
+        times[found["case"]] = found["setup_s"] + min(each * found["full"], found["most_s"])
+    said = ", ".join(f"{case} {seconds:.0f} s" for case, seconds in times.items())
+    return f"without --quick these would take about {sum(times.values()):.0f} s: {said}"
+
+
 def measure(options):
     """Run the measured program under the watch; yield what it prints as it comes."""
     arguments = ["--device", options.device, "--blocks", str(options.blocks)]
@@ -100,12 +116,26 @@ def measure(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = usage.parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="few blocks, to see that it works")
-    parser.add_argument("--blocks", type=int, default=0, help="blocks of each arm")
-    parser.add_argument("--cases", nargs="+", default=["frame", "step", "compile"])
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser.add_argument(
+        "--blocks",
+        type=usage.whole(1, 100_000),
+        default=0,
+        help="blocks of each arm, however long they take (150, 40 and 20, as far as time goes)",
+    )
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=CASES,
+        default=CASES,
+        metavar="CASE",
+        help=f"some of {', '.join(CASES)}",
+    )
+    parser.add_argument(
+        "--json", type=usage.writable, help="write the figures to this file as well"
+    )
     options = parser.parse_args()
     measured = measure(options)
     about = next(measured)
@@ -117,6 +147,8 @@ def main():
         print("\n".join(lines), flush=True)
         rows += more
         raw.append(found)
+    if options.quick:
+        print(whole_time(raw), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"about": about, "rows": rows, "raw": raw}, indent=1))
 

@@ -13,7 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import usage
+
+usage.under_the_watch(__doc__, "python tests/bench/price.py")
 
 import torch
 from switch import Switch
@@ -106,25 +111,50 @@ def trace_log() -> Iterator[None]:
             handler.close()
 
 
-def blocks(clock, once, arms, names, count):
-    """Nanoseconds of [bare, arm, arm, bare], ``count`` times for every arm, the arms in turn."""
+@dataclass
+class Plan:
+    """How many blocks of each arm a case has, and after how many seconds it ends with fewer.
+
+    ``begun``: when its set-up began. ``full``: how many it has without ``--quick``.
+    """
+
+    count: int
+    full: int
+    most_s: float
+    begun: float
+
+
+LEAST = 5
+"""So many blocks are measured however long they take: an interval of fewer says nothing."""
+
+
+def blocks(clock, once, arms, names, plan):
+    """Nanoseconds of [bare, arm, arm, bare] for every arm, the arms in turn."""
     found = {name: [] for name in names}
-    for _ in range(count):
+    start = time.monotonic()
+    # A collection before each measurement then looks at what was made since.
+    gc.collect()
+    gc.freeze()
+    for number in range(plan.count):
+        if number >= LEAST and time.monotonic() - start > plan.most_s:
+            break
         for name in names:
             block = []
             for arm in ("off", name, name, "off"):
                 with arms[arm]():
                     block.append(clock(once))
             found[name].append(block)
-    return found
+    gc.unfreeze()
+    times = {"setup_s": start - plan.begun, "wall_s": time.monotonic() - start}
+    return {"blocks": found, "full": plan.full, "most_s": plan.most_s, **times}
 
 
 def say(case, unit, per, clock, found):
-    print(json.dumps({"case": case, "unit": unit, "per": per, "clock": clock, "blocks": found}))
+    print(json.dumps({"case": case, "unit": unit, "per": per, "clock": clock, **found}))
     sys.stdout.flush()
 
 
-def guarded_frame(switch, clock, device, count):
+def guarded_frame(switch, clock, device, plan):
     # It computes something: for a function that does not dynamo evaluates no guards. What it
     # computes is left out by the backend, so that a call is dynamo's part of it and little else.
     function = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda x: (x,))
@@ -140,11 +170,11 @@ def guarded_frame(switch, clock, device, count):
     switch.learn()
     switch.off()
     names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, calls, arms(switch), names, count)
+    found = blocks(clock, calls, arms(switch), names, plan)
     say("guarded frame", "ns", FRAMES, clock.name, found)
 
 
-def training_step(switch, clock, device, count):
+def training_step(switch, clock, device, plan):
     """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser."""
     config = TrainConfig(threads=1, device=device, steps=1000)
     resolved = resolve(config, torch.cuda.device_count())
@@ -171,11 +201,11 @@ def training_step(switch, clock, device, count):
     switch.learn()
     switch.off()
     names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, steps, arms(switch), names, count)
+    found = blocks(clock, steps, arms(switch), names, plan)
     say("training step", "%", len(batches), clock.name, found)
 
 
-def cold_compile(switch, clock, device, count):
+def cold_compile(switch, clock, device, plan):
     """Attention of the trainer's shape compiled without gradients, then again with them."""
     block_size, anchors, length = 16, 16, 256
     queries = block_size * anchors
@@ -200,7 +230,7 @@ def cold_compile(switch, clock, device, count):
     switch.off()
     with fresh(contextlib.nullcontext)():  # what torch imports and builds once
         once()
-    found = blocks(clock, once, clean, list(clean), count)
+    found = blocks(clock, once, clean, list(clean), plan)
     say("cold compile", "%", 1, clock.name, found)
 
 
@@ -231,10 +261,11 @@ def flex_on_gpu(query, key, value, block_mask):
     )
 
 
+# Blocks, blocks with --quick, and the seconds after which there are no more.
 CASES = {
-    "frame": (guarded_frame, 150, 20),
-    "step": (training_step, 40, 3),
-    "compile": (cold_compile, 20, 2),
+    "frame": (guarded_frame, 150, 20, 60.0),
+    "step": (training_step, 40, 3, 120.0),
+    "compile": (cold_compile, 20, 2, 180.0),
 }
 
 
@@ -252,8 +283,10 @@ def main():
     replaced = [place[0] for place in switch.places]
     print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}), flush=True)
     for name in options.cases:
-        case, count, few = CASES[name]
-        case(switch, clock, options.device, options.blocks or (few if options.quick else count))
+        case, full, few, most_s = CASES[name]
+        count = options.blocks or (few if options.quick else full)
+        plan = Plan(count, full, float("inf") if options.blocks else most_s, time.monotonic())
+        case(switch, clock, options.device, plan)
 
 
 if __name__ == "__main__":

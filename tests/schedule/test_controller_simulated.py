@@ -1,7 +1,7 @@
 """The real controller on simulated threads: random plans of random programs.
 
-1,000 plans in the suite; ``SIMULATED_PLANS=10000`` in the environment runs ten times as many of
-each kind.
+1,000 plans in the suite; ``SIMULATED_PLANS=10000`` in the environment runs so many instead, and of
+the other kinds in proportion.
 """
 
 import os

@@ -161,3 +161,13 @@ def test_random_priorities_run_to_the_end(runner, tmp_path) -> None:
     assert outcome.kind in {"found", "clean"}
     assert timeline(tmp_path, outcome).schedule.state == "done"
     assert first_difference(schedule, timeline(tmp_path, outcome)) is None
+
+
+def test_a_run_whose_diagnosis_fails_keeps_its_folder(runner, tmp_path, monkeypatch) -> None:
+    def broken(recording):
+        raise ArithmeticError("no diagnosis")
+
+    monkeypatch.setattr("harness.schedule.runner.diagnose", broken)
+    outcome = runner.run(Plan(), 0)
+    assert (outcome.kind, outcome.headline) == ("failed", "ArithmeticError: no diagnosis")
+    assert (tmp_path / outcome.folder / "events.jsonl").exists()

@@ -167,6 +167,25 @@ def test_the_result_is_on_the_disk_after_each_run(tmp_path) -> None:
     assert msgspec.json.decode(path.read_bytes())["schema"] == 1
 
 
+def test_a_search_that_is_killed_loses_no_run(tmp_path) -> None:
+    path = tmp_path / RESULTS
+    kept = []
+
+    def look(result):
+        if len(result.tried) == 2 and not kept:  # as a kill would leave it, in the middle of a line
+            kept.append((path.read_bytes(), path.with_suffix(".jsonl").read_bytes() + b'{"nu'))
+
+    search(Listed(CLEAN, BAD, CLEAN, CLEAN), Program(), path=path, on_change=look).run()
+    assert not path.with_suffix(".jsonl").exists()
+    summary, lines = kept[0]
+    path.write_bytes(summary)
+    path.with_suffix(".jsonl").write_bytes(lines)
+    result = read_result(path)
+    assert [tried.kind for tried in result.tried] == ["clean", "found"]
+    assert (result.counts["clean"], result.counts["found"]) == (1, 1)
+    assert not result.complete
+
+
 def test_ctrl_c_keeps_what_was_found_and_stops_what_runs(tmp_path) -> None:
     path = tmp_path / RESULTS
     ended = threading.Event()

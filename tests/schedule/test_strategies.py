@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.diagnosis.build import diagnose
 from harness.schedule.arrivals import Arrival, Places, arrivals, collapse
-from harness.schedule.forcing import forcing_plans
+from harness.schedule.forcing import _going_on, forcing_plans
 from harness.schedule.plan import Delays, Priorities, parse_plan
 from harness.schedule.strategies.chaos import Chaos
 from harness.schedule.strategies.enumerate import Enumerate
@@ -194,6 +194,27 @@ def test_threads_that_the_program_did_not_start_are_letters(tmp_path) -> None:
     script.add("wrapper", MAIN + 2, {})
     found = arrivals(Recording(script.finish()))
     assert [a.thread for a in found] == ["A", "main", "t7"]
+
+
+def test_threads_beyond_the_letters_are_none_that_a_hold_can_name(tmp_path) -> None:
+    script = Script(tmp_path / "run")
+    for number in range(30):
+        script.names[MAIN + 10 + number] = f"pt_autograd_{number}"
+        script.add("wrapper", MAIN + 10 + number, {})
+    found = arrivals(Recording(script.finish()))
+    assert "".join(a.thread for a in found) == "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def test_a_reader_is_waited_for_until_it_has_gone_on(tmp_path) -> None:
+    inside = [
+        at("t1", "dynamo_compile", "enter", 1),
+        at("t2", "wrapper", "enter", 2),
+        at("t2", "wrapper", "enter", 3),
+        at("t1", "dynamo_compile", "exit", 4),
+    ]
+    places = Places(inside)
+    assert _going_on(places, inside[:2], inside[3:]) == [inside[2]]
+    assert _going_on(places, [inside[0], inside[2]], inside[3:]) == []
 
 
 def test_a_hold_that_was_passed_is_an_arrival_at_that_time(tmp_path) -> None:

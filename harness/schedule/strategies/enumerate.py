@@ -53,15 +53,22 @@ class Enumerate:
     def _plans(self) -> Iterator[Plan]:
         seen: set[tuple[str, ...]] = set()
         for size in range(MIN_HOLDS, self._max_holds + 1):
-            for wanted in (_reads_inside, _reads_near, _anything_else):
-                for picked in self._sequences(size):
-                    if not wanted(picked):
-                        continue
-                    plan = Plan(self._places.holds(picked))
-                    key = self._key(plan)
-                    if key not in seen:
-                        seen.add(key)
-                        yield plan
+            later: tuple[list[Plan], list[Plan]] = ([], [])
+            for picked in self._sequences(size):
+                promise = _promise(picked)
+                if promise and len(later[promise - 1]) >= self._bound:
+                    continue
+                plan = Plan(self._places.holds(picked))
+                key = self._key(plan)
+                if key in seen:
+                    continue
+                seen.add(key)
+                if promise:
+                    later[promise - 1].append(plan)
+                else:
+                    yield plan
+            for plans in later:
+                yield from plans
 
     def _sequences(self, size: int) -> Iterator[list[Arrival]]:
         """Every sequence of ``size`` arrivals of which none could be left out."""
@@ -134,6 +141,13 @@ def _may_follow(picked: Sequence[Arrival], arrival: Arrival) -> bool:
     return not (tail and tail[-1] and len(picked) == 1)  # the second in a row at the beginning
 
 
+def _promise(picked: Sequence[Arrival]) -> int:
+    """0 for the most promising schedules, then 1, then 2."""
+    if _reads_inside(picked):
+        return 0
+    return 1 if _reads_near(picked) else 2
+
+
 def _reads_inside(picked: Sequence[Arrival]) -> bool:
     """A thread enters a writer, another reads, and only then does the first one leave."""
     for start, arrival in enumerate(picked):
@@ -149,14 +163,8 @@ def _reads_inside(picked: Sequence[Arrival]) -> bool:
 
 
 def _reads_near(picked: Sequence[Arrival]) -> bool:
-    """Not that, but a thread reads right after another one came to a writer."""
-    if _reads_inside(picked):
-        return False
+    """A thread reads right after another one came to a writer."""
     return any(
         one.thread != two.thread and one.point in COMPILER and two.point in READERS
         for one, two in pairwise(picked)
     )
-
-
-def _anything_else(picked: Sequence[Arrival]) -> bool:
-    return not _reads_inside(picked) and not _reads_near(picked)

@@ -1,0 +1,74 @@
+"""The benches' command lines: help that tells the time, refusals without a traceback."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.schedule.outcome import Outcome
+
+HERE = Path(__file__).parent
+BAD = {
+    "price.py --cases bogus": "invalid choice: 'bogus'",
+    "night.py --scale nan": "a number from 0.0001 to 10 is needed, not nan",
+    "endings.py": "--light N or --trainer N",
+    "scale.py --events 0": "a whole number from 100",
+    "forced.py --plan bogus": "invalid choice: 'bogus'",
+    "forced.py --python /no/such": "cannot start the interpreter /no/such",
+    "price_inside.py --device cpu": "python tests/bench/price.py starts it",
+}
+
+
+def bench(words):
+    name, *rest = words.split()
+    command = [sys.executable, str(HERE / name), *rest]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["all", "endings", "forced", "night", "price", "races", "scale"])
+def test_help_says_how_long_it_takes(name):
+    done = bench(f"{name}.py --help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any(word in done.stdout for word in ("minute", "hour"))
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_does_not_fit_is_refused(words):
+    done = bench(words)
+    assert done.returncode == 2
+    assert BAD[words] in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("forced")
+
+
+def test_what_did_not_count_is_told_apart(forced):
+    timed_out = Outcome(kind="failed", verdict="incomplete")
+    assert forced.name_of(timed_out, timed_out=True) == "timeout"
+    for kind in ("impossible", "not reached"):
+        assert forced.name_of(Outcome(kind=kind, followed=False), timed_out=False) == kind
+    strayed = Outcome(kind="found", codes=("CR901",), followed=False)
+    assert forced.name_of(strayed, timed_out=False) == "not followed, CR901"
+
+
+def test_a_row_counts_the_runs_that_there_were(forced):
+    counts = {kind: forced.Count(4) for kind in forced.KINDS}
+    counts["forced"].hits, counts["control"].hits = 4, 3
+    counts["natural"].others = ["clean"]
+    row = forced.Row("stampede", "CR303", "2.13.0", True, counts, 61.0)
+    assert row.line().split() == ["stampede", "2.13.0", "4/4", "3/3", "0/1", "61"]
+    assert row.details() == [
+        "  control: 3 of 4 runs were made",
+        "  natural: 1 of 4 runs were made",
+    ]
+    assert row.right()
+    counts["control"].others.append("timeout")
+    assert not row.right()
+    assert "  control: 1 timeout" in row.details()
+    assert row.to_json()["control"]["others"] == {"timeout": 1}

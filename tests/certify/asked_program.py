@@ -1,0 +1,55 @@
+"""Calls of every form, in contexts that differ by thread. Nothing orders the threads but joins."""
+
+import threading
+
+import torch
+
+scale = 3.0
+
+
+def make(weight):
+    def closed(x, *rest, k=2, **more):
+        return x.sin() * weight * scale + k
+
+    return closed
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x, flag=True):
+        return self.inner(x) if flag else x
+
+
+closed = torch.compile(make(torch.ones(1)), backend="eager")
+block = torch.compile(Block(), backend="eager")
+linear = torch.compile(torch.nn.Linear(4, 4), backend="eager")
+
+x = torch.randn(2, 4, requires_grad=True)
+for _ in range(2):
+    closed(x * 1, 1, k=5, z=2)
+    block(x, flag=True)
+    linear(x)
+
+
+def same():
+    closed(x * 1, 1, k=5, z=2)
+    block(x)
+
+
+def autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        block(x)
+
+
+def longer():
+    with torch.no_grad():
+        linear(torch.randn(3, 4))
+
+
+for target in (same, autocast, longer):
+    thread = threading.Thread(target=target, name=target.__name__)
+    thread.start()
+    thread.join()
