@@ -83,10 +83,10 @@ def run_job(job: Job) -> int:
         live = Live(job.prog, folder, stop_on=job.options.stop_on, alert=job.options.alert)
         ended = _run(job, folder, made, live, rest)
         if job.captured:
-            refusal = _refusal(ended, folder)
-            if refusal:
+            refused = refusal(ended, folder)
+            if refused:
                 remove_run_folder(folder, made)
-                fail(job.prog, refusal)
+                fail(job.prog, refused)
         return _finish(job, folder, ended, live)
 
 
@@ -151,7 +151,7 @@ def settings_of(options: WatchOptions, schedule: Schedule | None) -> WatchSettin
     )
 
 
-def _refusal(ended: Ended, folder: Path) -> str | None:
+def refusal(ended: Ended, folder: Path) -> str | None:
     """The program's one line about its arguments, if that is all it did."""
     if ended.exit_code != ExitCode.USAGE:
         return None
@@ -169,9 +169,10 @@ def _finish(job: Job, folder: Path, ended: Ended, live: Live) -> int:
         recording = Recording(folder)
         recording.ended = ended  # a full disk may have kept it from being written
         report = report_to_show(recording, no_source=not job.options.source)
-        _write(job, report, folder)
-        _print(job, report, folder)
+        written = _write(job, report, folder)
+        _print(job, report, folder, written=written)
         live.finish(report)
+        _script(job, report, recording, folder)
     except KeyboardInterrupt:
         _say(job, f"interrupted; the recording is in {folder}")
         return ExitCode.INTERRUPTED
@@ -187,19 +188,30 @@ def _finish(job: Job, folder: Path, ended: Ended, live: Live) -> int:
     return decide_exit(report, expect, expect_only)
 
 
-def _write(job: Job, report: Report, folder: Path) -> None:
+def _script(job: Job, report: Report, recording: Recording, folder: Path) -> None:
+    if job.scheduled is None:
+        return
+    said = job.scheduled.script(report, recording, folder, job.command[0])
+    if said is not None:
+        _say(job, said)
+
+
+def _write(job: Job, report: Report, folder: Path) -> bool:
+    """Write the report's files; return whether that could be done."""
     try:
         write_all(report, folder)
     except OSError as error:  # a full disk: it can still be read on the terminal
         _say(job, f"the report cannot be written to {folder}: {error.strerror or error}")
+        return False
+    return True
 
 
-def _print(job: Job, report: Report, folder: Path) -> None:
+def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
     with reader_may_leave():  # the report is in the folder all the same
         if job.options.json:
             sys.stdout.write(WRITERS["json"](View.of(report, folder)))
         else:
-            print_report(report, folder=folder)
+            print_report(report, folder=folder, written=written)
 
 
 def _failed(job: Job, folder: Path, error: Exception) -> int:

@@ -40,6 +40,10 @@ Every other finding rests on events that happened: a later event can add to it, 
 back. A test diagnoses all recordings of the test suite event by event and holds them to that.
 """
 
+SO_FAR = frozenset({"CR905"})
+"""Of those, what is worth a line before the end all the same, and no alert and no stop: an error
+ended a thread, and a later finding may account for it."""
+
 STOP_AFTER_S = 5.0
 """A program that is to be stopped runs on for so long, so that the report shows what it led to."""
 
@@ -100,6 +104,7 @@ class Live:
         self._look_at = self._diagnose_at = self._began
         self._worker: _Diagnosis | None = None
         self._said: set[str] = set()
+        self._so_far: set[str] = set()
         self._stop: str | None = None
         self._stop_at = 0.0
         self._failed = False
@@ -166,6 +171,11 @@ class Live:
                 text = finding.statements[0].text if number else report.headline
                 self._say(f"{self._seconds()}: {finding.code} {finding.title}: {text}")
                 self._alerts.give(finding)
+        for finding in report.findings:
+            if finding.root and finding.code in SO_FAR and finding.code not in self._so_far:
+                self._so_far.add(finding.code)
+                text = finding.statements[0].text
+                self._say(f"{self._seconds()}: {finding.code} {finding.title}, so far: {text}")
         if self._stop is None and self._is_to_stop():
             reasons = ", ".join(sorted(self._said))
             self._stop = f"--stop-on {self._stop_on} ({reasons})"

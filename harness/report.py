@@ -82,15 +82,17 @@ def main(argv: list[str]) -> int:
             write_whole(args.out, _text(args, report), mode=0o666)
         except OSError as error:
             raise UsageError(f"cannot write to --out {args.out}: {error.strerror}") from error
+    written = True
     try:
         write_all(report, args.folder)
     except OSError as error:
+        written = False
         # Somebody else's folder can still be read.
         say(PROG, f"the folder's files stay as they are: {_reason(error)}")
     if args.out is None:
         with reader_may_leave():
             if args.format == "terminal":
-                print_report(report, folder=args.folder)
+                print_report(report, folder=args.folder, written=written)
             else:
                 sys.stdout.write(_text(args, report))
     return report.exit_code

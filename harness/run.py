@@ -2,10 +2,12 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_min.cli import parse, to_argv
 from dflash_min.config import TrainConfig, resolve
+from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command
@@ -16,6 +18,7 @@ from harness.schedule.plan import Schedule
 from harness.schedule.reductions import trainer_reductions
 from harness.schedule.runner import ProcessRunner
 from harness.schedule.scheduled import Scheduled, token_for, versions_of
+from harness.schedule.script import Parts
 from harness.spec import RunSpec, arguments_of_file, spec_file
 from harness.supervise.interpreter import check_torch, inspect
 from harness.supervise.launch import Launch
@@ -27,21 +30,25 @@ _TRAINER = (sys.executable, "-m", "dflash_min.train")
 @command(PROG)
 def main(argv: list[str]) -> int:
     """Train, diagnose and report; returns the exit code."""
+    _check_no_program(argv)
     spec = _spec(argv)
     spec.watch.check([cause.EXPLANATION.code for cause in CAUSES])
     spec.schedule.check()
     threads = spec.drafter_threads()
     interpreter = inspect(sys.executable)
     check_torch(interpreter, needed=True)
+    chosen = resolve(spec.train, 0)
     scheduled = Scheduled(
         "run",
         tuple(spec.trainer_arguments()),
         spec.schedule,
         versions_of(interpreter),
         kept_cache=spec.watch.keep_cache,
+        backend=chosen.backend,
+        dynamic=chosen.compile_dynamic,
     )
     scheduled.check_versions(PROG)
-    if spec.schedule.explore:
+    if spec.schedule.searches:
         return explore(_explored(spec, scheduled))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
     return run_job(
@@ -57,6 +64,15 @@ def main(argv: list[str]) -> int:
             scheduled=scheduled,
         )
     )
+
+
+def _check_no_program(argv: list[str]) -> None:
+    """Refuse a program of the user's, which the other command is for."""
+    at = argv.index("--") + 1 if "--" in argv else 0
+    words = argv[at:]
+    if at or (words and not words[0].startswith("-")):
+        hint = f"python -m harness.watch -- {shlex.join(words)}".strip()
+        raise UsageError(f"this command runs the built-in trainer; any other program: {hint}")
 
 
 def _spec(argv: list[str]) -> RunSpec:
@@ -89,6 +105,10 @@ def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
 
         return ProcessRunner(folder, launch, run)
 
+    def parts_of(train: TrainConfig) -> Parts:
+        chosen = resolve(train, 0)
+        return replace(scheduled.parts, backend=chosen.backend, dynamic=chosen.compile_dynamic)
+
     chosen = resolve(spec.train, 0)
     return Explored(
         prog=PROG,
@@ -99,6 +119,8 @@ def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
         runner_for=runner_for,
         token_of=lambda train, plan: scheduled.with_argv(to_argv(train)).token(plan),
         reductions=trainer_reductions(chosen.seq_lens, chosen.backend),
+        parts_of=parts_of,
+        interpreter=sys.executable,
         json=spec.watch.json,
     )
 

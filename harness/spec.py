@@ -1,7 +1,6 @@
 """What a command is asked to do: dataclasses that are the command line, the file and the record."""
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from dflash_min.cli import to_argv
+from dflash_min.cli import Names, to_argv
 from dflash_min.config import TrainConfig, resolve
 from dflash_min.errors import UsageError
 from harness.child.attach import PROBES
@@ -28,7 +27,7 @@ _MANY_GPUS = 64
 _TABLES = "[train], [watch] and [schedule]"
 
 NoProbe = Annotated[
-    tuple[str, ...],
+    Names,
     tyro.conf.arg(
         help=f"Probes to leave out, of {', '.join(PROBES)}. Verdicts that need one are incomplete."
     ),
@@ -38,8 +37,11 @@ NoProbe = Annotated[
 
 def check_timeout(seconds: float) -> None:
     """Refuse a value of ``--timeout`` that is no time to wait. Raises UsageError."""
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"--timeout must be a number of seconds above 0, got {seconds:g}")
+    if not 0 < seconds <= _LONGEST_S:  # a NaN is in no range
+        raise UsageError(
+            "--timeout must be a number of seconds above 0 and at most a year "
+            f"({_LONGEST_S}), got {seconds:g}"
+        )
 
 
 def check_probes(names: Sequence[str]) -> None:
@@ -48,6 +50,12 @@ def check_probes(names: Sequence[str]) -> None:
         if name not in PROBES:
             raise UsageError(f"--no-probe: there is no probe {name}; {', '.join(PROBES)}")
 
+
+# What C takes for a time, in which the program's own dump before the deadline is set, ends earlier
+# than what Python takes for a number.
+_LONGEST_S = 365 * 24 * 3600
+# A tebibyte: what is meant as no bound at all is no bound on a disk either.
+_MOST_EVENTS_MB = 1 << 20
 
 # A program of torch's holds half a gibibyte before it has done anything.
 _LEAST_CAP_GIB = 0.5
@@ -77,9 +85,9 @@ class WatchOptions:
     """Seconds after which the program is ended; a program that hangs is diagnosed then."""
     json: bool = False
     """Print report.json instead of the report."""
-    expect: tuple[str, ...] = ()
+    expect: Names = ()
     """Roots that must be found, no more and no fewer, such as CR101; or clean."""
-    expect_only: tuple[str, ...] = ()
+    expect_only: Names = ()
     """Findings that must be found, roots or not, no more and no fewer."""
     keep_cache: bool = False
     """Use the compile caches that are there, not fresh ones; races in compiling then hide."""
@@ -102,8 +110,14 @@ class WatchOptions:
     def check(self, known_causes: Sequence[str]) -> None:
         """Refuse what cannot be done. Raises UsageError."""
         check_timeout(self.timeout)
-        if self.max_events_mb < 1:
-            raise UsageError(f"--max-events-mb must be at least 1, got {self.max_events_mb}")
+        if not 1 <= self.max_events_mb <= _MOST_EVENTS_MB:
+            raise UsageError(
+                f"--max-events-mb must be at least 1 and at most {_MOST_EVENTS_MB}, "
+                f"got {self.max_events_mb}"
+            )
+        for flag, text in (("--out", str(self.out)), ("--alert", self.alert)):
+            if text and not text.strip():
+                raise UsageError(f"{flag} is blank")
         _check_memory_cap(self.memory_cap, self.no_probe)
         check_probes(self.no_probe)
         check_expectations(self.expect, self.expect_only, known_causes)
@@ -170,7 +184,7 @@ def arguments_of_file(path: Path) -> list[str]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--spec {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a name that holds a NUL
         raise UsageError(f"--spec {path}: {error}") from error
     groups: dict[str, type[DataclassInstance]] = {
         "train": TrainConfig,
@@ -181,11 +195,13 @@ def arguments_of_file(path: Path) -> list[str]:
     for name, table in tables.items():
         if name not in groups or not isinstance(table, Mapping):
             raise UsageError(f"--spec {path}: there is no table [{name}], only {_TABLES}")
-        known = {f.name: f.type for f in dataclasses.fields(groups[name])}
+        known = {f.name: f for f in dataclasses.fields(groups[name])}
         for key, value in table.items():
             if key not in known:
                 raise UsageError(f"--spec {path}: [{name}] has no key {key}")
-            argv += _flag(key, value, switch=known[key] in {bool, "bool"})
+            if value in ("", []) and known[key].default in ("", ()):
+                continue  # nothing is named, as where the key is left out
+            argv += _flag(key, value, switch=known[key].type in {bool, "bool"})
     return argv
 
 

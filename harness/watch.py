@@ -1,10 +1,11 @@
 """Any program under the watch: ``python -m harness.watch [options] -- script.py args ...``."""
 
-import dataclasses
+import math
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_origin, get_type_hints
 
 from dflash_min.cli import parse
 from dflash_min.errors import UsageError
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     )
     scheduled.check_versions(PROG)
     flags = ["--python", spec.python] if spec.python else []
-    if spec.schedule.explore:
+    if spec.schedule.searches:
         return explore(_explored(spec, (python, *program.words), program.slug, scheduled))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
     return run_job(
@@ -104,21 +105,41 @@ def _explored(
         spec=program,
         runner_for=runner_for,
         token_of=lambda _, schedule: scheduled.token(schedule),
+        parts_of=lambda _: scheduled.parts,
+        interpreter=program[0],
         json=spec.watch.json,
     )
 
 
 def _check_separated(options: list[str]) -> None:
     """Refuse a program that stands among our own options, where its arguments would be ours."""
-    groups = (WatchSpec, WatchOptions, ScheduleOptions)
-    fields = [field for group in groups for field in dataclasses.fields(group)]
-    switches = {f"--{f.name.replace('_', '-')}" for f in fields if f.type in {bool, "bool"}}
-    switches |= {switch.replace("--", "--no-", 1) for switch in switches}
+    takes = _values_taken()
+    open_values: float = 0
     for at, word in enumerate(options):
-        before = options[at - 1] if at else ""
-        is_value = before.startswith("--") and before not in switches
-        if word == "-m" or (word.endswith(".py") and not word.startswith("-") and not is_value):
+        if word.startswith("-") and word not in {"-m", "-c"}:
+            flag, equals, _ = word.partition("=")
+            open_values = 0 if equals else takes.get(flag, 1)
+        elif word in {"-m", "-c"} or open_values < 1 or _is_script(word, open_values):
             raise UsageError(f"put -- before the program: -- {shlex.join(options[at:])}")
+        else:
+            open_values -= 1
+
+
+def _values_taken() -> dict[str, float]:
+    """How many words may follow each of our flags: none, one, or any number."""
+    taken: dict[str, float] = {}
+    for group in (WatchSpec, WatchOptions, ScheduleOptions):
+        for name, kind in get_type_hints(group).items():
+            flag = f"--{name.replace('_', '-')}"
+            taken[flag] = math.inf if get_origin(kind) is tuple else int(kind is not bool)
+            if kind is bool:
+                taken[flag.replace("--", "--no-", 1)] = 0
+    return taken
+
+
+def _is_script(word: str, open_values: float) -> bool:
+    """Whether a word that may be one of a list's is a script all the same."""
+    return math.isinf(open_values) and word.endswith(".py")
 
 
 if __name__ == "__main__":

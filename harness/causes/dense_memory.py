@@ -13,8 +13,8 @@ took 105 GiB with backward, where this gives 104.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.diagnosis.report import Statement
 from harness.events.memory import size
+from harness.statements import Statement
 from harness.timeline.memory import Peak
 from harness.timeline.model import DenseCall
 from harness.timeline.timeline import Timeline

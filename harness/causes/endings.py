@@ -4,8 +4,8 @@ import signal
 from collections.abc import Sequence
 
 from harness.causes import words
-from harness.diagnosis.report import Stack, Statement
 from harness.events.ended import Ended, ThreadWait
+from harness.statements import Stack, Statement
 from harness.timeline.model import LockWait, Thread
 from harness.timeline.timeline import Timeline
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from harness.causes import versions, words
-from harness.diagnosis.report import Note
+from harness.statements import Note
 from harness.timeline.history import CodeHistory
 from harness.timeline.model import Compile
 from harness.timeline.timeline import Timeline

@@ -7,9 +7,9 @@ from harness.causes import words
 from harness.causes.dense_memory import matches, need_of
 from harness.causes.errors import handled, torchs_own
 from harness.child.oom_text import CPU, asked_of, device_of, is_out_of_memory
-from harness.diagnosis.report import Stack, Statement
 from harness.events.memory import Doing, OutOfMemoryData, size
 from harness.events.values import ErrorLink, Frame
+from harness.statements import Stack, Statement
 from harness.timeline.memory import Request
 from harness.timeline.model import DenseCall, ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -76,29 +76,34 @@ def is_of(link: ErrorLink) -> bool:
     return is_out_of_memory(link.type, link.message)
 
 
-def dense_call(timeline: Timeline, failure: Failure) -> tuple[DenseCall | None, bool]:
+def dense_calls(timeline: Timeline, failure: Failure) -> tuple[list[DenseCall], bool]:
     """The dense call outside compiled code that a request was for, and whether its frame says so.
 
     Otherwise its size does: it asked for a tensor of B x H x Q x KV elements, in a thread that had
-    attended densely just before, or in autograd's for one that had.
+    attended densely just before, or in autograd's for one that had. Of autograd's thread, which
+    works for several, one call of each caller for whom it may have been.
     """
     data = failure.data
-    own = [
-        call
-        for call in timeline.dense
-        if call.t <= failure.t and (call.tid == failure.tid or timeline.is_autograd(failure.tid))
-    ]
+    tids = {failure.tid, *timeline.callers_of(failure.tid)}
+    own = [call for call in timeline.dense if call.t <= failure.t and call.tid in tids]
     same = [call for call in own if call.device in {"", data.device} or data.device == "cuda"]
     if data.doing in {"dense_attention", "dense_backward"}:
         sized = [call for call in same if not data.sizes or call.shape[:3] == data.sizes[:3]]
-        fitting = sized or same or own
-        return (fitting[-1] if fitting else None), True
-    if data.doing or data.asked is None or data.asked < _WORTH_MATCHING or not same:
-        return None, False
-    call = same[-1]
+        return _last_of_each(sized or same or own), True
+    asked = data.asked
+    if data.doing or asked is None or asked < _WORTH_MATCHING:
+        return [], False
     slack = 0 if data.device == CPU else _CUDA_SLACK
-    fits = matches(data.asked, need_of(call.scores_bytes, call.dtype).requests, slack)
-    return (call if fits else None), False
+
+    def fits(call: DenseCall) -> bool:
+        return matches(asked, need_of(call.scores_bytes, call.dtype).requests, slack)
+
+    return [call for call in _last_of_each(same) if fits(call)], False
+
+
+def _last_of_each(calls: Iterable[DenseCall]) -> list[DenseCall]:
+    """The last call of each thread."""
+    return list({call.tid: call for call in calls}.values())
 
 
 def in_words(failure: Failure) -> str:
@@ -113,7 +118,13 @@ def in_words(failure: Failure) -> str:
         rest.append(f"{size(data.reserved)} reserved")
     if data.free is not None:
         rest.append(f"{size(data.free)} free on the device")
-    if data.cap is not None:
+    if data.cap is not None and data.device == CPU:
+        # RLIMIT_DATA: private writable mappings count whole, however little of them is resident.
+        rest.append(
+            f"the process's data was bounded to {size(data.cap)}, which counts what is reserved "
+            "and not yet used"
+        )
+    elif data.cap is not None:
         rest.append(f"the process was bounded to {size(data.cap)}")
     elif data.total:
         rest.append(f"the device has {size(data.total)}")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from harness.causes import versions, words
 from harness.causes.base import Found, Outcome
-from harness.diagnosis.report import SharedState, Stack, Statement
 from harness.events.values import Context
+from harness.statements import SharedState, Stack, Statement
 from harness.timeline.contexts import difference
 from harness.timeline.judging import Judgement
 from harness.timeline.reasons import Guard
@@ -97,7 +97,8 @@ def _what(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> Statem
     )
     evidence = words.seqs(first.entry.seqs, *(j.seqs for j in hits))
     certain = any(state.guard in j.observed for j in hits)
-    return Statement(text, "observed" if certain else "inferred", evidence)
+    until = max(first.seqs)  # an earlier call of another thread would have been recorded by then
+    return Statement(text, words.unseen(timeline, until, sure=certain), evidence)
 
 
 def _evidence(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> list[Statement]:
@@ -126,7 +127,7 @@ def _evidence(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> li
 
 def _crash(timeline: Timeline, hits: Sequence[Judgement]) -> list[Statement]:
     """Whether these compiles can make another thread's cached call raise; nothing if one did."""
-    if timeline.flagged or not any(j.call.compile for j in hits):
+    if timeline.flagged or timeline.from_text or not any(j.call.compile for j in hits):
         return []
     name = timeline.header.data.torch if timeline.header else ""
     evidence = (timeline.header.seq,) if timeline.header else ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Found, Outcome
-from harness.diagnosis.report import Certainty, Note, Statement
+from harness.statements import Certainty, Note, Statement
 from harness.timeline.cold import cold_started
 from harness.timeline.contexts import shapes
 from harness.timeline.judging import Judgement
@@ -167,7 +167,7 @@ def _warmed(timeline: Timeline, first: Judgement) -> Statement:
     elif called:
         text += f" `{timeline.name(first.call.tid)}` called it with: {called}."
     evidence = words.seqs(*(compile_.seqs[:1] for compile_ in warmup), first.seqs)
-    return Statement(text, "observed", evidence)
+    return Statement(text, words.unseen(timeline, max(first.seqs)), evidence)
 
 
 def _note(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Note:

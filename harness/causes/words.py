@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.diagnosis.report import Stack, ThreadRef
+from harness import phrases
 from harness.events.values import Code, Frame
+from harness.statements import Certainty, Stack, ThreadRef
 from harness.timeline import lives
 from harness.timeline.history import CodeHistory
 from harness.timeline.timeline import Timeline
 
 NAMES_SHOWN = 4
+
+count = phrases.count
+times = phrases.times
 
 
 def ref(timeline: Timeline, tid: int) -> ThreadRef:
@@ -29,22 +33,20 @@ def stack(timeline: Timeline, tid: int, title: str, frames: Sequence[Frame], seq
     return Stack(thread=ref(timeline, tid), title=title, frames=tuple(frames), evidence=evidence)
 
 
-def count(number: int, noun: str, nouns: str = "") -> str:
-    """``1 thread``, ``3 threads``."""
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+def unseen(timeline: Timeline, until: int | None = None, *, sure: bool = True) -> Certainty:
+    """How certain it is that something which was not recorded did not happen.
 
-
-def times(number: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
-    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+    Args:
+        timeline: the recording.
+        until: the seq up to which it did not; None: at all.
+        sure: whether the rest of what is stated was observed.
+    """
+    return "observed" if sure and timeline.saw_all(until) else "inferred"
 
 
 def listing(items: Iterable[str], limit: int = NAMES_SHOWN, last: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``; past ``limit``, ``a, b, c and 5 more``."""
-    shown = list(dict.fromkeys(items))
-    if len(shown) > limit:
-        shown = [*shown[: limit - 1], f"{len(shown) - limit + 1} more"]
-    return f" {last} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+    """``phrases.listing`` of as many as a sentence holds."""
+    return phrases.listing(items, limit, last)
 
 
 def names(timeline: Timeline, tids: Iterable[int], last: str = "and") -> str:

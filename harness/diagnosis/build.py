@@ -20,10 +20,12 @@ from harness.diagnosis import (
     memory,
     people,
     reading,
+    texts,
     verdict,
 )
 from harness.diagnosis.gaps import Expectations
-from harness.diagnosis.report import Environment, Finding, Note, Report
+from harness.diagnosis.report import Environment, Finding, Report
+from harness.statements import Note
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
 
@@ -123,6 +125,7 @@ def _ask_all(
     for timeline in timelines:
         found[timeline.pid], own = _ask(timeline, causes)
         notes += [*own, *lost_options(timeline), *reading.notes(timeline)]
+        notes += texts.notes(timeline) if timeline.from_text else []
     _drop_bare_exit(found, timelines)
     return found, notes
 
@@ -136,11 +139,14 @@ def _draw(
     return sorted(findings, key=lambda finding: not finding.root)
 
 
-def _ask(timeline: Timeline, causes: Iterable[Cause]) -> tuple[list[Found], list[Note]]:
+def _ask(timeline: Timeline, causes: Sequence[Cause]) -> tuple[list[Found], list[Note]]:
     found: list[Found] = []
     notes: list[Note] = []
     for cause in causes:
         outcome = cause.find(timeline, tuple(found))
+        if timeline.from_text:
+            codes = [each.EXPLANATION.code for each in causes]
+            outcome = texts.ask(timeline, cause.EXPLANATION.code, outcome, found, codes)
         found += outcome.found
         notes += outcome.notes
     return found, notes
@@ -168,7 +174,8 @@ def _environment(timelines: Sequence[Timeline]) -> Environment:
         cpus=data.cpus,
         harness=data.harness,
         argv=data.argv,
-        cache_state=data.cache_state,
+        cache_state="" if data.made_from == "text" else data.cache_state,
+        made_from=data.made_from,
         cache_dir=data.cache_dir,
         started_unix=data.started_unix,
         processes=tuple(timeline.pid for timeline in timelines),

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from harness.causes.base import Explanation, Found
-from harness.diagnosis.report import Finding, Statement
+from harness.diagnosis.report import Finding
+from harness.statements import Statement
 
 MAX_STATEMENTS = 64
 _LAST = 4

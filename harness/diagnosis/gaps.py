@@ -1,14 +1,15 @@
 """What was not watched, not reached or not known, and whether it leaves the verdict open."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation
-from harness.diagnosis import reading
+from harness.diagnosis import reading, texts
 from harness.diagnosis.report import NotWatched
 from harness.events.ended import Ended
-from harness.events.files import ENDED
+from harness.events.files import ENDED, GUARDIAN_FAILURE, read_whole
 from harness.timeline.reasons import Guard
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
@@ -31,7 +32,7 @@ _UNBUILT = {
 }
 """Thread state that can make threads miss and that no cause here looks at."""
 
-_LATER_PROBES = frozenset({"eager", "is_compiling", "stance"})
+_LATER_PROBES = frozenset({"cuda_graphs", "eager", "forks", "is_compiling", "stance"})
 """Probes that the first recordings were made without: what they did watch still counts."""
 
 
@@ -41,6 +42,8 @@ def gaps(
     explanations: Sequence[Explanation],
 ) -> list[NotWatched]:
     """Everything that was not watched, without repeats."""
+    if any(timeline.from_text for timeline in timelines):
+        return texts.gaps(timelines, recording.run.replay if recording.run else "")
     found: list[NotWatched] = []
     for timeline in timelines:
         found += _probes(timeline, explanations)
@@ -166,14 +169,13 @@ def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
     name, state = "the program's end", "not reached"
     ended = recording.ended
     if ended is None:
-        if main.end_seq is None:
-            why = (
-                f"{ENDED} cannot be read"
-                if ENDED in recording.unreadable
-                else f"no {ENDED} is there"
-            )
-            reason = f"how the program ended is not known ({why}), and the recording has no end"
-            yield NotWatched(name=name, state=state, reason=reason)
+        # The recording's own end comes before the interpreter's: a program can still crash then.
+        unreadable = ENDED in recording.unreadable
+        why = f"{ENDED} cannot be read" if unreadable else f"no {ENDED} is there"
+        also = ", and the recording has no end" if main.end_seq is None else ""
+        reason = f"how the program ended is not known ({why}){also}"
+        yield NotWatched(name=name, state="unknown", reason=reason)
+        yield from _guardian(recording)
         return
     reason = _not_reached(main, ended)
     if reason:
@@ -181,9 +183,23 @@ def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
     if ended.disk_full:
         reason = "the disk was full: later events may be missing"
         yield NotWatched(name="recorder", state="lost", reason=reason)
+    if ended.guardian_failure:
+        reason = (
+            f"{ended.guardian_failure}; had the harness been killed, the program would have run on"
+        )
+        yield NotWatched(name="the guardian", state="failed", reason=reason, decisive=False)
     if ended.child_failure:
         reason = ended.child_failure.strip().splitlines()[-1]
         yield NotWatched(name="the watch", state="failed", reason=reason)
+
+
+def _guardian(recording: Recording) -> Iterator[NotWatched]:
+    """Why the guardian could not write down how the program ended, if it says so."""
+    with contextlib.suppress(OSError):
+        raw = read_whole(recording.folder / GUARDIAN_FAILURE)
+        last = raw.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it does not say why"]
+        reason = f"it ended the program and could not finish the run: {last[0]}"
+        yield NotWatched(name="the guardian", state="failed", reason=reason, decisive=False)
 
 
 def _not_reached(main: Timeline, ended: Ended) -> str:

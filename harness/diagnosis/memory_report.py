@@ -1,6 +1,6 @@
 """The part of a report that tells of memory. All sizes are bytes."""
 
-from harness.diagnosis.values import ThreadRef, Value
+from harness.statements import ThreadRef, Value
 
 
 class DeviceMemory(Value, frozen=True):

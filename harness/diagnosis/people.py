@@ -8,7 +8,8 @@ from harness.causes import versions, words
 from harness.causes.errors import handled, torchs_own
 from harness.diagnosis.report import ErrorReport, LadderStep, ThreadReport
 from harness.timeline.contexts import describe
-from harness.timeline.model import Config, ErrorSeen, Rung, Thread
+from harness.timeline.ladder import Rung
+from harness.timeline.model import Config, ErrorSeen, Thread
 from harness.timeline.timeline import Timeline
 
 MAX_THREADS = 1024
@@ -39,9 +40,7 @@ def role(timeline: Timeline, thread: Thread) -> Role:
 
 def _behalf(timeline: Timeline, thread: Thread) -> Iterable[int]:
     """For whom autograd's thread was seen to work; else for whom it may have."""
-    if not thread.autograd:
-        return ()
-    return thread.behalf or (t.tid for t in timeline.served_by(thread.tid))
+    return timeline.callers_of(thread.tid)
 
 
 def errors(timeline: Timeline, explained: Mapping[int, tuple[str, ...]]) -> list[ErrorReport]:

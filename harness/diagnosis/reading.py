@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from harness.causes import words
 from harness.diagnosis import coverage, people
-from harness.diagnosis.report import Note, NotWatched
-from harness.events.files import EVENTS, RUN
+from harness.diagnosis.report import NotWatched
+from harness.events.files import EVENTS, RUN, recordings
 from harness.events.schema import SCHEMA_VERSION
+from harness.statements import Note
 from harness.timeline.recording import MAX_PROCESSES, Recording
 from harness.timeline.timeline import Timeline
 
 
 def gaps(recording: Recording, timelines: Sequence[Timeline]) -> Iterator[NotWatched]:
     """What could not be read. Evidence that is missing may have spoken for a finding."""
+    yield from _missing(recording)
     yield from _files(recording)
     yield from _lines(recording)
     for timeline in timelines:
@@ -40,6 +42,21 @@ def notes(timeline: Timeline) -> list[Note]:
         number = words.count(codes, "more code object")
         found.append(f"{number} were compiled than are listed, each called by no more threads")
     return [Note(text=f"{text}.", pid=timeline.pid) for text in found]
+
+
+def _missing(recording: Recording) -> Iterator[NotWatched]:
+    """Recordings that were there when the program had ended, and are gone or shorter now."""
+    there = recordings(recording.folder)
+    known = recording.ended.recordings if recording.ended is not None else {}
+    if there and EVENTS not in there and EVENTS not in known:
+        yield NotWatched(name=EVENTS, state="missing", reason="the main process's is not there")
+    for name, size in sorted(known.items()):
+        if name not in there:
+            reason = f"a process recorded it ({words.count(size, 'byte')}), and it is not there"
+            yield NotWatched(name=name, state="missing", reason=reason)
+        elif there[name] < size:
+            reason = f"it had {words.count(size, 'byte')} at the end and has {there[name]:,} now"
+            yield NotWatched(name=name, state="cut", reason=reason)
 
 
 def _files(recording: Recording) -> Iterator[NotWatched]:
@@ -91,6 +108,10 @@ def _process(timeline: Timeline) -> Iterator[NotWatched]:
             "said to have happened at once, and for how long, may be wrong"
         )
         yield NotWatched(name="recording", state="clock", reason=reason)
+    if timeline.folded.reads:
+        reads = words.count(timeline.folded.reads, "read")
+        reason = f"{reads} of futures {of} are left out: errors in them may have been asked for"
+        yield NotWatched(name="recording", state="too long", reason=reason, decisive=False)
     if timeline.folded.events:
         events = words.count(timeline.folded.events, "event")
         reason = f"{events} {of} are left out: it has more threads than are followed"

@@ -10,15 +10,22 @@ from typing import Literal
 import msgspec
 
 from harness.diagnosis.memory_report import Memory
-from harness.diagnosis.values import ThreadRef as ThreadRef  # noqa: PLC0414 - for who reads it here
-from harness.diagnosis.values import Value
 from harness.events.ended import Ended
 from harness.events.values import ErrorLink, Frame
+from harness.statements import (
+    Certainty,
+    Note,
+    Remedy,
+    SharedState,
+    Stack,
+    Statement,
+    ThreadRef,
+    Value,
+)
 
 REPORT_SCHEMA = 1
 
 Verdict = Literal["clean", "found", "incomplete", "failed", "nothing ran"]
-Certainty = Literal["observed", "inferred", "unknown"]
 
 
 class CodeRef(Value, frozen=True):
@@ -28,43 +35,6 @@ class CodeRef(Value, frozen=True):
     name: str
     file: str
     line: int
-
-
-class Statement(Value, frozen=True):
-    """One sentence and how it is known.
-
-    ``observed``: events say it. ``inferred``: it follows from events by a rule that the sentence
-    states. ``unknown``: it could not be decided, and the sentence says why.
-    """
-
-    text: str
-    certainty: Certainty
-    evidence: tuple[int, ...] = ()
-
-
-class Remedy(Value, frozen=True):
-    """What removes the cause. ``seen_to_work``: where it was run and seen to work; may be empty."""
-
-    text: str
-    snippet: str = ""
-    seen_to_work: str = ""
-
-
-class Stack(Value, frozen=True):
-    """A stack to show beside another; ``frames`` run from the innermost call to the outermost."""
-
-    thread: ThreadRef
-    title: str
-    frames: tuple[Frame, ...]
-    evidence: tuple[int, ...] = ()
-
-
-class SharedState(Value, frozen=True):
-    """State that two threads touched: its name, who wrote it and who read it."""
-
-    name: str
-    writer: str
-    reader: str
 
 
 class Finding(Value, frozen=True):
@@ -84,16 +54,6 @@ class Finding(Value, frozen=True):
     threads: tuple[ThreadRef, ...] = ()
     stacks: tuple[Stack, ...] = ()
     shared_state: SharedState | None = None
-
-
-class Note(Value, frozen=True):
-    """An observation that is no finding. ``code``: the cause that it would be an instance of."""
-
-    text: str
-    certainty: Certainty = "observed"
-    code: str = ""
-    pid: int = 0
-    evidence: tuple[int, ...] = ()
 
 
 class Counts(Value, frozen=True):
@@ -265,6 +225,7 @@ class ThreadReport(Value, frozen=True):
 class Environment(Value, frozen=True):
     """Where the run took place, from the recording's header. Empty strings: not known.
 
+    ``made_from``: a watched program, or texts that one left behind.
     ``memory_cap``: the bound in bytes that was asked for. ``home`` is the user's home folder; ``~``
     once the report has been made safe to share.
     """
@@ -286,6 +247,7 @@ class Environment(Value, frozen=True):
     memory_cap: int | None = None
     env: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     home: str = ""
+    made_from: Literal["watch", "text"] = "watch"
 
 
 class SourceLine(Value, frozen=True):

@@ -18,7 +18,7 @@ from harness.diagnosis.report import (
 )
 from harness.events.ended import Ended
 from harness.events.memory import size
-from harness.render.text import plural
+from harness.phrases import count as plural
 
 EXPLAIN = "python -m harness.explain"
 
@@ -67,8 +67,11 @@ def title(report: Report) -> str:
     return f"{report.verdict.capitalize()}: {report.headline}"
 
 
-def counts(found: Counts, threads_seen: int) -> list[Count]:
-    """Every count with what it counts, and how many of how many where the whole is known."""
+def counts(found: Counts, threads_seen: int, *, watched: bool = True) -> list[Count]:
+    """Every count with what it counts, and how many of how many where the whole is known.
+
+    ``watched``: else they are of texts, which tell of compiles and errors and count no threads.
+    """
     of = f" of {threads_seen:,} seen" if threads_seen >= found.threads_with_compiled_calls else ""
 
     def count(number: int, noun: str, rest: str) -> Count:
@@ -76,6 +79,12 @@ def counts(found: Counts, threads_seen: int) -> list[Count]:
 
     # After the first eight only powers of two are recorded.
     least = " at least" if found.fallbacks > 8 else ""
+    if not watched:
+        return [
+            count(found.compiles, "compile", " that the texts tell of"),
+            count(found.compiles_after_warmup, "compile", " of these after the first"),
+            count(found.thread_errors, "error", ""),
+        ]
     return [
         count(found.compiles_after_warmup, "compile", " after warm-up"),
         count(found.compiles, "compile", " in all"),

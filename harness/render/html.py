@@ -7,6 +7,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from harness.events.values import Frame
+from harness.phrases import count as plural
 from harness.render import facts, memory, text
 from harness.render.lanes import lanes
 from harness.render.lines import EventLine
@@ -25,7 +26,11 @@ def render(view: View) -> str:
         report=view.report,
         facts=facts,
         memory=memory,
-        counts=facts.counts(view.report.counts, len(view.report.threads)),
+        counts=facts.counts(
+            view.report.counts,
+            len(view.report.threads),
+            watched=view.report.environment.made_from == "watch",
+        ),
         lanes=lanes(view.report.threads),
     )
 
@@ -48,7 +53,7 @@ def _environment() -> jinja2.Environment:
         "place": place,
         "line": text.line,
         "raw": _raw,
-        "plural": text.plural,
+        "plural": plural,
     }
     return environment
 

@@ -18,6 +18,7 @@ class _Head(msgspec.Struct):
 
     seq: int
     pid: int
+    source: str = ""
 
 
 class _Home(msgspec.Struct):
@@ -50,10 +51,16 @@ class EventLine:
     file: str = ""
     line: int = 0
     raw: str = ""
+    source: str = ""
 
     @property
     def label(self) -> str:
-        """``events.jsonl:142``, or ``#142`` where the line is not known."""
+        """``events.jsonl:142``, or ``#142`` where the line is not known.
+
+        Of an event that was read from a text, the text's line: ``train.log:345``.
+        """
+        if self.source:
+            return self.source
         return f"{self.file}:{self.line}" if self.file else f"#{self.seq}"
 
     @property
@@ -79,11 +86,15 @@ class EventLines:
 
     def labelled(self, pid: int, seqs: Iterable[int]) -> list[tuple[str, EventLine]]:
         """``cite`` with a label for each, the file named once: ``events.jsonl:12``, ``15``."""
-        file, labelled = "", []
+        file = ""
+        labelled: list[tuple[str, EventLine]] = []
         for event in self.cite(pid, seqs):
-            same = event.file and event.file == file
-            labelled.append((str(event.line) if same else event.label, event))
-            file = event.file
+            of, _, line = event.label.rpartition(":")
+            label = line if of and of == file else event.label
+            file = of
+            # Several events can have been read from one line of a text.
+            if not labelled or labelled[-1][1].label != event.label or not event.source:
+                labelled.append((label, event))
         return labelled
 
     def __iter__(self) -> Iterator[EventLine]:
@@ -164,7 +175,9 @@ def _search(
         key = (head.pid, head.seq)
         if key in wanted:
             text = raw.decode("utf-8", "backslashreplace").rstrip("\n")
-            lines.found[key] = EventLine(head.pid, head.seq, name, number, shorten(text))
+            lines.found[key] = EventLine(
+                head.pid, head.seq, name, number, shorten(text), shorten(head.source)
+            )
             wanted.discard(key)
             if not wanted:
                 return

@@ -3,12 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from harness.diagnosis.report import (
-    ErrorReport,
-    Finding,
-    Remedy,
-    Stack,
-)
+from harness.diagnosis.report import ErrorReport, Finding
 from harness.events.values import Frame
 from harness.render import facts, text
 from harness.render import markdown_tables as tables
@@ -16,6 +11,7 @@ from harness.render.markdown_tables import evidence, section
 from harness.render.markup import cell, cell_code, code, fence, inline, table
 from harness.render.stacks import Row, fold
 from harness.render.view import View
+from harness.statements import Remedy, Stack
 
 
 def render(view: View) -> str:
@@ -180,7 +176,8 @@ def _traceback(view: View, frames: Sequence[Frame]) -> Iterator[str]:
 def _counts(view: View) -> Iterator[str]:
     yield "## Counts"
     yield ""
-    for count in facts.counts(view.report.counts, len(view.report.threads)):
+    watched = view.report.environment.made_from == "watch"
+    for count in facts.counts(view.report.counts, len(view.report.threads), watched=watched):
         yield f"- **{count.number:,}** {count.what}"
 
 

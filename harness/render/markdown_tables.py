@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from harness.diagnosis.memory_report import Memory
 from harness.diagnosis.report import CodeCache, CodeCoverage, ThreadReport
-from harness.render import facts, text
+from harness.phrases import count as plural
+from harness.render import facts
 from harness.render import memory as memory_facts
 from harness.render.lines import EventLine
 from harness.render.markup import cell, cell_code, code, fence, inline, link, table
@@ -111,7 +112,7 @@ def contexts(view: View) -> Iterator[str]:
     if view.differences:
         yield from bullets(view.differences)
     else:
-        yield f"No difference between {text.plural(len(view.callers), 'thread')}."
+        yield f"No difference between {plural(len(view.callers), 'thread')}."
     yield ""
     yield from table(
         ["Thread", "Role", "Context at its first compiled call", "Config that is not the default"],
@@ -157,7 +158,7 @@ def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
         )
     if of.left_out:
         yield ""
-        yield f"{text.plural(of.left_out, 'step')} left out of the middle; see the recording."
+        yield f"{plural(of.left_out, 'step')} left out of the middle; see the recording."
 
 
 def caches(view: View) -> Iterator[str]:
@@ -167,7 +168,7 @@ def caches(view: View) -> Iterator[str]:
 
 def _cache(view: View, cache: CodeCache) -> Iterator[str]:
     where = f"{cache.code.file}:{cache.code.line}"
-    count = text.plural(len(cache.entries), "entry", "entries")
+    count = plural(len(cache.entries), "entry", "entries")
     yield f"### {code(cache.code.name)} at {code(where)}: {count} {facts.read_when(cache)}"
     if cache.entries:
         yield ""

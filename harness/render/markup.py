@@ -9,6 +9,9 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|~&{}]|(?<![^\W_])_|_(?![^\W_])|(?<!\S)#")
 _REFERENCE = re.compile(r"(?<!\w)[@#]\w[\w.-]*")
 """A mention or an issue number: pasted into an issue, these would notify people or link."""
 
+_REFERENCE_ESCAPED = re.compile(r"(?<![\w&])[@#]\w[\w.-]*|(?<=\\&)#\w[\w.-]*")
+"""The same in text that is escaped already, whose own ``&#124;`` are none."""
+
 _LEADING = re.compile(r"^(\d+)([.)])|^([#+=:-])")
 
 
@@ -71,7 +74,7 @@ def cell_code(value: str) -> str:
 
 def _cell_text(value: str) -> str:
     escaped = _plain(text.block(value)).replace("\\\\", "&#92;").replace("\\|", "&#124;")
-    return _REFERENCE.sub(lambda match: match[0][0] + "<!-- -->" + match[0][1:], escaped)
+    return _REFERENCE_ESCAPED.sub(lambda match: match[0][0] + "<!-- -->" + match[0][1:], escaped)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from harness.diagnosis.memory_report import DeviceMemory, Memory
 from harness.events.memory import size
-from harness.render.text import plural
+from harness.phrases import count as plural
 from harness.render.view import View
 
 TITLE = "Memory"

@@ -16,8 +16,10 @@ def reader_may_leave() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except (OSError, SystemExit) as error:  # rich makes the second of a broken pipe
-        if isinstance(error, OSError) and error.errno not in _GONE:
+    except (OSError, SystemExit) as error:
+        # Rich makes a SystemExit of a broken pipe (Console.on_broken_pipe); any other is meant.
+        cause = error.__context__ if isinstance(error, SystemExit) else error
+        if not isinstance(cause, OSError) or cause.errno not in _GONE:
             raise
         # Python flushes once more at exit, which must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,12 +6,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.diagnosis.report import ErrorReport, Finding, Report, Stack
+from harness.diagnosis.report import ErrorReport, Finding, Report
+from harness.phrases import count as plural
+from harness.phrases import listing
 from harness.render import facts, memory
 from harness.render.page import Page
 from harness.render.stacks import fold, short_place
-from harness.render.text import line, listing, plural, shorten, words
+from harness.render.text import line, shorten, words
 from harness.render.view import View, raised_at
+from harness.statements import Stack
 
 FULL = "report.md"
 """Where a reader finds what the terminal leaves out."""
@@ -40,20 +43,29 @@ MESSAGE = 400
 FUNCTIONS = 4
 WATCHED = 8
 NOTES = 3
+NAMES = 7
+"""Of more threads than these one fewer is named, and then how many more there are."""
 
 
 def print_report(
-    report: Report, console: Console | None = None, folder: Path | None = None
+    report: Report,
+    console: Console | None = None,
+    folder: Path | None = None,
+    *,
+    written: bool = True,
+    kept: bool = True,
 ) -> None:
     """Print a report for a person.
 
     Args:
         report: what to print.
         console: where; the standard output if None.
-        folder: the run folder that holds the full report, if it was written to one.
+        folder: the run folder that holds the recording and the full report, if there is one.
+        written: the full report could be written there.
+        kept: the folder stays; else it is not named.
     """
     page = Page(console or Console())
-    view = View.of(report, folder)
+    view = View.of(report, folder, most_names=NAMES)
     _top(page, view)
     for finding in report.findings:
         _finding(page, view, finding)
@@ -66,7 +78,7 @@ def print_report(
     _memory(page, view)
     _notes(page, view)
     _not_watched(page, view)
-    _last(page, view)
+    _last(page, view, written=written, kept=kept)
 
 
 def _cited(view: View, pid: int, seqs: Iterable[int]) -> str:
@@ -123,12 +135,18 @@ def _finding(page: Page, view: View, finding: Finding) -> None:
 
 
 def _stacks(page: Page, view: View) -> None:
-    """The two stacks that say most: of a crash, else of the root, else the one that there is."""
+    """The two stacks that say most of what the report leads with: of a crash, else of the root."""
     with_stacks = [finding for finding in view.report.findings if finding.stacks]
     if not with_stacks:
         return
-    crashes = {code for error in view.report.errors for code in error.explained_by}
-    finding = max(with_stacks, key=lambda each: (len(each.stacks) > 1, each.code in crashes))
+    leading = [finding for finding in view.leading if finding.stacks]
+    crashes = {
+        (error.thread.pid, code) for error in view.report.errors for code in error.explained_by
+    }
+    finding = max(
+        leading or with_stacks,
+        key=lambda each: (len(each.stacks) > 1, (each.pid, each.code) in crashes),
+    )
     page.heading(f"Stacks of {finding.code}, innermost call first")
     shown = finding.stacks[:2]
     beside = len(shown) == 2 and page.width >= BESIDE
@@ -179,7 +197,7 @@ def _errors(page: Page, view: View) -> None:
 
 def _error(page: Page, view: View, group: list[ErrorReport]) -> None:
     error = group[0]
-    names = listing([view.name(each.thread) for each in group])
+    names = listing((view.name(each.thread) for each in group), NAMES)
     cited = _cited(view, error.thread.pid, [each.evidence for each in group])
     page.put(page.join(page.text(f"{names}: {facts.explained(error)}"), page.text(cited, "dim")), 2)
     message = shorten(f"{error.type}: {error.message}".strip(), MESSAGE, FULL)
@@ -220,7 +238,8 @@ def _differences(page: Page, view: View) -> None:
 
 def _counts(page: Page, view: View) -> None:
     page.heading("Counts")
-    counts = facts.counts(view.report.counts, len(view.report.threads))
+    watched = view.report.environment.made_from == "watch"
+    counts = facts.counts(view.report.counts, len(view.report.threads), watched=watched)
     width = max(len(f"{count.number:,}") for count in counts)
     for count in counts:
         page.put(page.text(count.what), 2, page.text(f"{count.number:>{width},}  ", "bold"))
@@ -258,7 +277,7 @@ def _not_watched(page: Page, view: View) -> None:
     _more(page, len(items) - WATCHED, "item")
 
 
-def _last(page: Page, view: View) -> None:
+def _last(page: Page, view: View, *, written: bool, kept: bool) -> None:
     """How the process ended, where the full report is, and last the command that repeats it."""
     report = view.report
     of = report.environment
@@ -270,8 +289,11 @@ def _last(page: Page, view: View) -> None:
     versions = [f"{name} {version}" for name, version in facts.versions(of)]
     if versions:
         page.put(page.text(", ".join(versions)))
-    if view.folder is not None:
+    if view.folder is not None and written and kept:
         page.unfolded(page.text(f"Full report: {view.folder / 'report.html'}"))
+    elif view.folder is not None and kept:
+        page.put(page.text("The full report could not be written. The recording is in"))
+        page.unfolded(page.text(str(view.folder)))
     if report.replay:
         page.put(page.text("Repeat this run:"))
         page.unfolded(page.text(line(report.replay), "bold cyan"))

@@ -80,19 +80,7 @@ def spans(text: str) -> list[tuple[Kind, str]]:
     return found
 
 
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """``1 thread``, ``3 threads``; ``nouns`` where the plural is irregular."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts names as people do: ``drafter-2`` before ``drafter-10``."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() and part else (-1, part) for part in parts]
-
-
-def listing(items: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"

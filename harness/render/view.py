@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from harness.diagnosis.report import CodeCoverage, Finding, Report, Stack, ThreadRef, ThreadReport
+from harness.diagnosis.report import CodeCoverage, Finding, Report, ThreadReport
 from harness.events.values import ErrorLink, Frame
+from harness.phrases import count as plural
+from harness.phrases import listing
 from harness.render import chain
 from harness.render.lines import EventLines, locate
 from harness.render.stacks import short_place
-from harness.render.text import listing, natural, plural
+from harness.render.text import natural
+from harness.statements import Stack, ThreadRef
 
 
 @dataclass
@@ -22,16 +25,21 @@ class View:
         report: the report.
         folder: the run folder that it lies in, if known.
         lines: the cited events that were found there.
+        most_names: where more threads are named in one place, the last ones are counted; None: all
+            are named.
     """
 
     report: Report
     folder: Path | None = None
     lines: EventLines = field(default_factory=EventLines)
+    most_names: int | None = None
 
     @classmethod
-    def of(cls, report: Report, folder: Path | None = None) -> "View":
+    def of(
+        cls, report: Report, folder: Path | None = None, *, most_names: int | None = None
+    ) -> "View":
         """Make the view; the cited events are looked up in the folder."""
-        return cls(report, folder, locate(report, folder))
+        return cls(report, folder, locate(report, folder), most_names)
 
     # Findings -------------------------------------------------------------------------------
 
@@ -47,12 +55,26 @@ class View:
         """Codes of the root findings, each once."""
         return list(dict.fromkeys(f.code for f in self.report.findings if f.root))
 
+    @cached_property
+    def leading(self) -> list[Finding]:
+        """The root that the report leads with, and what follows from it in the same process."""
+        first = next((finding for finding in self.report.findings if finding.root), None)
+        if first is None:
+            return []
+        own = [finding for finding in self.report.findings if finding.pid == first.pid]
+        found, codes = [first], {first.code}
+        for finding in own:  # what a finding follows from comes before it
+            if codes & set(finding.follows_from):
+                codes.add(finding.code)
+                found.append(finding)
+        return found
+
     def standing(self, finding: Finding) -> str:
         """Where a finding stands in the chain."""
         if finding.root:
             return "root"
         if finding.follows_from:
-            return f"follows from {listing(list(finding.follows_from))}"
+            return f"follows from {listing(finding.follows_from)}"
         return "follows from another finding"
 
     def side_by_side(self, finding: Finding) -> list[tuple[Stack, ...]]:
@@ -86,9 +108,12 @@ class View:
         return f"{name} ({', '.join(extra)})" if extra else name
 
     def names(self, threads: Iterable[ThreadRef]) -> str:
-        """``drafter-0, drafter-1 and drafter-2``, each once, in the order of their names."""
+        """``drafter-0, drafter-1 and drafter-2``, each once, in the order of their names.
+
+        Of more than ``most_names`` the last ones are counted.
+        """
         once = sorted(dict.fromkeys(threads), key=lambda thread: natural(thread.name))
-        return listing([self.name(thread) for thread in once])
+        return listing((self.name(thread) for thread in once), self.most_names)
 
     @cached_property
     def _threads(self) -> dict[ThreadRef, ThreadReport]:
@@ -195,7 +220,7 @@ class View:
         ):
             threads = [thread for thread in code.threads if thread.state == state]
             if threads:
-                sure = listing(list(dict.fromkeys(thread.certainty for thread in threads)))
+                sure = listing(thread.certainty for thread in threads)
                 names = self.names(thread.thread for thread in threads)
                 misses, compiles = (
                     sum(thread.misses for thread in threads),

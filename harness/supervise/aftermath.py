@@ -11,7 +11,7 @@ import psutil
 
 from harness.child.settings import VARIABLE
 from harness.events.ended import Ended, write_ended
-from harness.events.files import CACHE, ENDED
+from harness.events.files import CACHE, ENDED, recordings
 from harness.supervise.ending import child_failure, disk_full, take_faults
 from harness.supervise.folder import tail
 from harness.supervise.oom import OomCounter
@@ -64,6 +64,7 @@ def finish(told: dict[str, Any], grace_s: float = TERM_GRACE_S) -> None:
         disk_full=full,
         leftovers=leftovers,
         child_failure=child_failure(folder),
+        recordings=recordings(folder),
         parent_version=told["harness"],
     )
     with contextlib.suppress(OSError):  # a full disk: the recording has to do

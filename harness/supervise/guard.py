@@ -16,12 +16,15 @@ _PATIENCE_S = 5.0
 class Guard:
     """A guardian at work. It shares neither our session, nor our output, nor our folder."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | None", failure: str = "") -> None:
         self._process = process
+        self._failure = failure
 
     @classmethod
-    def start(cls, told: dict[str, Any]) -> Self | None:
-        """Start a guardian and tell it how to finish the run; None if it cannot be started.
+    def start(cls, told: dict[str, Any]) -> Self:
+        """Start a guardian and tell it how to finish the run.
+
+        One that cannot be started is a ``failure``, and the run is as it would be without.
 
         Args:
             told: what ``harness.supervise.aftermath.finish`` takes, the program's pid excepted.
@@ -36,21 +39,32 @@ class Guard:
                 start_new_session=True,
                 cwd="/",
             )
-        except OSError:  # the run is as it would be without
-            return None
+        except OSError as error:
+            return cls(None, f"it could not be started: {error.strerror or error}")
         guard = cls(process)
         guard.tell({**told, "path": _path()})
         return guard
 
     def tell(self, words: dict[str, Any]) -> None:
         """Send a message. A guardian that is gone is none of the run's concern."""
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(words).encode() + b"\n")
             self._process.stdin.flush()
 
+    def failure(self) -> str:
+        """Why nobody would end the program now if the parent were killed; empty: it is there."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return self._failure
+        return f"it ended before the program did, {_how(code)}"
+
     def goodbye(self) -> None:
         """Let it go: the program's end is known and written down."""
+        if self._process is None:
+            return
         self.tell({"goodbye": True})
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -60,6 +74,10 @@ class Guard:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _how(code: int) -> str:
+    return f"with exit code {code}" if code >= 0 else f"by signal {-code}"
 
 
 def _path() -> list[str]:

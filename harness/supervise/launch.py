@@ -18,6 +18,7 @@ class WatchSettings:
     """What of the watch can be chosen, apart from where it goes and how long it lasts.
 
     ``schedule``: ``harness.schedule.plan.Schedule.for_child``; None: threads run as they like.
+    ``ask``: each thread asks the cache entries before each call (``harness.child.asking``).
     """
 
     compile_detail: bool = True
@@ -26,6 +27,7 @@ class WatchSettings:
     memory_cap: int | None = None
     keep_cache: bool = False
     schedule: dict[str, Any] | None = None
+    ask: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Launch:
             max_events_mb=self.watch.max_events_mb,
             memory_cap=self.watch.memory_cap,
             schedule=self.watch.schedule,
+            ask=self.watch.ask,
             cache_state="kept" if self.watch.keep_cache else "cold",
             deadline=deadline,
         )

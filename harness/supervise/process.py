@@ -15,7 +15,7 @@ from dflash_min.errors import UsageError
 from harness import __version__
 from harness.child.session import DEADLINE_DUMP_S
 from harness.events.ended import Ended, ThreadWait, write_ended
-from harness.events.files import CACHE, PRIVATE
+from harness.events.files import CACHE, PRIVATE, recordings
 from harness.supervise.ending import (
     FROM_OUTSIDE,
     Faults,
@@ -214,6 +214,8 @@ class _Watched:
             disk_full=self._disk_full,
             leftovers=self._leftovers,
             child_failure=child_failure(folder),
+            guardian_failure=self._guard.failure() if self._guard is not None else "",
+            recordings=recordings(folder),
             parent_version=__version__,
         )
 

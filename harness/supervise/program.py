@@ -1,5 +1,7 @@
 """Reads what comes after ``--``: interpreter options and a program, as ``python`` takes them."""
 
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ _SWITCHES = frozenset("bBdiOPqRsuvx")
 _WITH_VALUE = frozenset("WX")
 # -E and -I ignore PYTHONPATH, by which the watch gets in; -S does without sitecustomize.
 _SHUT_OUT = frozenset("EIS")
+_INTERPRETER = re.compile(r"python[\d.]*")
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 
@@ -50,6 +53,9 @@ def read_program(words: Sequence[str]) -> Program:
 
 def _script(words: Sequence[str], word: str) -> Program:
     path = Path(word)
+    if _INTERPRETER.fullmatch(path.name) and len(words) > words.index(word) + 1:
+        rest = shlex.join(words[words.index(word) + 1 :])
+        raise UsageError(f"leave the interpreter out: -- {rest} (another one: --python {word})")
     if not path.exists():
         hint = "" if path.suffix or len(path.parts) > 1 else " (for a module: -- -m NAME)"
         raise UsageError(f"{word}: no such script{hint}")

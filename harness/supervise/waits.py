@@ -12,10 +12,12 @@ import msgspec
 
 from harness.child import boot
 from harness.events.ended import ThreadWait
+from harness.supervise.held import held_in
 
 _CHILD = str(Path(boot.__file__).parent)
 _MAX_SOURCE = 160
 _MAX_FILE = 4 << 20
+_MAX_FRAMES = 32
 
 
 class Frame(msgspec.Struct):
@@ -113,10 +115,18 @@ def wait_of(pid: int, tid: int, thread: str, frames: Sequence[Frame]) -> ThreadW
         thread=thread,
         what=what or read,
         read=bool(read),
+        holds=_held(frames) if what or read else (),
         function=own.name,
         file=own.filename,
         line=own.line,
     )
+
+
+def _held(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """What the program's own frames hold, the innermost ones' first."""
+    own = [frame for frame in frames if not _library(frame.filename)][:_MAX_FRAMES]
+    held = (name for frame in own for name in held_in(frame.filename, frame.line, frame.name))
+    return tuple(dict.fromkeys(held))
 
 
 def waits_of_faults(text: str, pid: int) -> list[ThreadWait]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.events import schema
-from harness.timeline import calls, ladders
+from harness.timeline import calls, ladder_words
 from harness.timeline.eager import EagerCalls
 from harness.timeline.folding import BOUNDS, Bounds, Folder
-from harness.timeline.model import HoldPass, Thread
+from harness.timeline.graphs import Graphs
+from harness.timeline.model import HoldPass, SaidSeen, Thread
 from harness.timeline.narrow import StepSeen
 from harness.timeline.numbering import Numbering
 from harness.timeline.points import Points
@@ -23,6 +24,8 @@ from harness.timeline.timeline import Timeline
 _MAX_PROBES = 256
 _MAX_BEHALF = 256
 _MAX_PASSES = 256
+_MAX_SAID = 4096
+_MAX_READS = 1 << 18
 _TIME = operator.attrgetter("t_ns")
 
 
@@ -36,6 +39,7 @@ class Builder:
         self._calls = calls.Calls(self.timeline, shared)
         self._points = Points(self.timeline, shared)
         self._eager = EagerCalls(self.timeline, shared)
+        self._graphs = Graphs(self.timeline, shared)
         self._shared = shared
         self._folder = Folder(self.timeline, self._calls, self._points, bounds)
         self._numbering = Numbering()
@@ -58,6 +62,8 @@ class Builder:
             schema.BackwardCompile: self._points.backward_compile,
             schema.Backward: self._backward,
             schema.Autograd: self._autograd,
+            schema.CudaGraph: self._graphs.cuda_graph,
+            schema.Fork: self._graphs.fork,
             schema.DenseAttention: self._points.dense,
             schema.BlockMask: self._points.block_mask,
             schema.IsCompiling: self._points.compiling_read,
@@ -69,6 +75,7 @@ class Builder:
             schema.MemoryPeak: self.timeline.memory.peak,
             schema.MemoryCap: self.timeline.memory.cap,
             schema.OutOfMemory: self.timeline.memory.request,
+            schema.Said: self._said,
             schema.End: self._end,
         }
 
@@ -88,10 +95,12 @@ class Builder:
         event, thread = self._threads.meet(event)
         if thread is None:
             return
+        if event.source:
+            timeline.sources[event.seq] = event.source
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)
-        ladders.note(thread, event)
+        ladder_words.note(thread, event)
         self._folder.after_event()
 
     def steps(self, steps: Sequence[StepSeen]) -> None:
@@ -109,13 +118,20 @@ class Builder:
     def finish(self, *, segments_deleted: bool) -> Timeline:
         """The timeline, complete. ``segments_deleted``: steady events were thrown away on disk."""
         # What was thrown away on purpose leaves gaps too, so nothing can be said then.
-        self.timeline.lost = 0 if segments_deleted else self._numbering.missing
+        if not segments_deleted:
+            self.timeline.lost = self._numbering.missing
+            self.timeline.first_lost = self._numbering.first_missing
         self.timeline.repeated = self._numbering.repeated
         self._calls.finish()
         for backward in self.timeline.backward_compiles:
             known = self.timeline.forwards.get(backward.compile_id or "")
             backward.forward = backward.forward or known
         return self.timeline
+
+    def _said(self, event: schema.Said) -> None:
+        if len(self.timeline.said) < _MAX_SAID:
+            said = SaidSeen(tid=event.tid, t=event.t_ns, seq=event.seq, text=event.data.text)
+            self.timeline.said.append(said)
 
     def _thread(self, event: schema.BaseEvent) -> Thread:
         return self.timeline.threads[event.tid]
@@ -135,7 +151,11 @@ class Builder:
         self._thread(event).ended = True
 
     def _future_read(self, event: schema.FutureRead) -> None:
-        self.timeline.futures_read.add(event.data.future)
+        read = self.timeline.futures_read
+        if len(read) < _MAX_READS:
+            read.add(event.data.future)
+        elif event.data.future not in read:
+            self.timeline.folded.reads += 1
 
     def _wrapper(self, event: schema.Wrapper) -> None:
         data = event.data
@@ -165,6 +185,9 @@ class Builder:
     def _backward(self, event: schema.Backward) -> None:
         thread = self._thread(event)
         thread.backwards = max(thread.backwards, event.data.count)
+        if event.data.error:
+            self._graphs.backward_failed(event)
+            return
         self._calls.backward(thread)
 
     def _caches(self, event: schema.Caches) -> None:

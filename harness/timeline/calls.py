@@ -128,6 +128,7 @@ class Calls:
             seqs=(event.seq,),
             lock=event.data.lock,
             owner=event.data.owner_tid,
+            where=self._shared.one(event.where),
         )
         waits.append(wait)
         del waits[:-_MAX_DEEP]

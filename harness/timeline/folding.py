@@ -289,6 +289,9 @@ class Folder:
             timeline.block_masks,
             timeline.fx_traces,
             timeline.backward_compiles,
+            timeline.backwards_failed,
+            timeline.graph_captures,
+            timeline.graph_replays,
         )
         told = {record.tid for records in lists for record in records}
         for history in timeline.codes.values():

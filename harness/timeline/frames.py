@@ -8,6 +8,19 @@ from harness.events.values import Frame
 _PACKAGES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _PYTHON = re.compile(r".*/lib/python3\.\d+/(?!.*(?:site-packages|dist-packages)/)")
 _TORCH = ("torch/", "triton/")
+_WATCH = "/harness/child/"
+
+
+def of_dump(file: str, line: int, function: str) -> Frame:
+    """A frame as faulthandler writes it, which does not say whose it is."""
+    frame = Frame(file=file, line=line, function=function, user=False)
+    installed = _PACKAGES.match(file) or _PYTHON.match(file) or file.startswith("<")
+    return Frame(file, line, function, not installed and not is_torch(frame))
+
+
+def is_watch(frame: Frame) -> bool:
+    """Whether a frame is of the probes, which stand between torch's and the program's."""
+    return _WATCH in frame.file
 
 
 def is_torch(frame: Frame) -> bool:

@@ -2,7 +2,8 @@
 
 from harness.events import schema
 from harness.timeline.contexts import describe
-from harness.timeline.model import Rung, Thread
+from harness.timeline.ladder import Rung
+from harness.timeline.model import Thread
 
 _INSIDE: dict[type, str] = {
     schema.LockWait: "waits for the compile lock",

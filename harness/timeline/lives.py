@@ -12,6 +12,11 @@ import msgspec
 from harness.events import schema
 
 _LIFE = 1 << 32
+_IDS = 1 << 14
+"""So many ids are followed that several threads had; the threads of further ones are not told
+apart."""
+_BEGINS = 256
+"""Of one id so many last beginnings are known; what is older belongs to the thread before them."""
 
 
 def native(number: int) -> int:
@@ -34,11 +39,14 @@ class Lives:
 
     def __init__(self) -> None:
         self._begins: dict[int, list[int]] = {}
+        self._dropped: dict[int, int] = {}
 
     def number(self, tid: int, seq: int) -> int:
         """The number of the thread that had a native id when event ``seq`` was written."""
         begins = self._begins.get(tid)
-        return tid if begins is None else tid + _LIFE * bisect.bisect_right(begins, seq)
+        if begins is None:
+            return tid
+        return tid + _LIFE * (self._dropped.get(tid, 0) + bisect.bisect_right(begins, seq))
 
     def shared(self, tid: int) -> bool:
         """Whether several threads had the id."""
@@ -46,9 +54,14 @@ class Lives:
 
     def begin(self, tid: int, seq: int) -> None:
         """Let the id be another thread's from event ``seq`` on."""
+        if tid not in self._begins and len(self._begins) >= _IDS:
+            return
         begins = self._begins.setdefault(tid, [])
         if not begins or seq > begins[-1]:
             begins.append(seq)
+        if len(begins) > _BEGINS:
+            del begins[0]
+            self._dropped[tid] = self._dropped.get(tid, 0) + 1
 
     def renumber(self, event: schema.Event) -> schema.Event:
         """The event, with its threads' numbers in the place of native ids."""

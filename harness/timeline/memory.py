@@ -61,7 +61,8 @@ class MemoryUse:
         devices: by name, as torch prints it; ``cpu`` is the processor's.
         phases: the peaks of phases that ended, the highest of each name and device.
         dense: peaks of dense calls outside compiled code.
-        requests: requests that failed, in order; at most ``MAX_REQUESTS``.
+        requests: requests that failed, in order; at most ``MAX_REQUESTS``: the first and the last,
+            of which one may have been fatal, and the largest.
         left_out: requests beyond that.
     """
 
@@ -70,6 +71,7 @@ class MemoryUse:
     dense: list[Peak] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     left_out: int = 0
+    _largest: Request | None = None
 
     def sample(self, event: schema.Memory) -> None:
         """What was in use at some time."""
@@ -108,15 +110,23 @@ class MemoryUse:
 
     def request(self, event: schema.OutOfMemory) -> None:
         """A request failed."""
-        if len(self.requests) >= MAX_REQUESTS:
-            self.left_out += 1
-            return
-        self.requests.append(
-            Request(tid=event.tid, t=event.t_ns, seq=event.seq, data=event.data, where=event.where)
+        new = Request(
+            tid=event.tid, t=event.t_ns, seq=event.seq, data=event.data, where=event.where
         )
+        self.requests.append(new)
+        if self._largest is None or _asked(new) > _asked(self._largest):
+            self._largest = new
+        if len(self.requests) > MAX_REQUESTS:
+            middle = MAX_REQUESTS // 2
+            del self.requests[middle + (self.requests[middle] is self._largest)]
+            self.left_out += 1
 
     def _device(self, name: str) -> Device | None:
         device = self.devices.get(name)
         if device is None and len(self.devices) < MAX_DEVICES:
             device = self.devices[name] = Device(name)
         return device
+
+
+def _asked(request: Request) -> int:
+    return request.data.asked or 0

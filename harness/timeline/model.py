@@ -8,11 +8,11 @@ A thread's number here is its native id; where the system gave a native id to se
 after another, the later ones have numbers of their own (``harness.timeline.lives``).
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.events.values import CacheEntry, Code, Context, ErrorLink, Frame, TensorInput
+from harness.timeline.ladder import Ladder
 from harness.timeline.reasons import Reason
 
 Config = dict[str, bool | int | float | str | None]
@@ -39,6 +39,7 @@ class LockWait(Span):
 
     lock: str
     owner: int | None
+    where: tuple[Frame, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +118,65 @@ class BackwardCompile(Span):
 
 
 @dataclass(slots=True, kw_only=True)
+class BackwardFailed:
+    """A backward call failed while the threads ``others`` were inside one too."""
+
+    tid: int
+    t: int
+    seq: int
+    error: str
+    others: tuple[int, ...]
+    where: tuple[Frame, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class GraphCapture(Span):
+    """A capture of the CUDA graph number ``graph``; ``mode``: its ``capture_error_mode``."""
+
+    graph: int
+    mode: str
+    trees: bool
+    error: str = ""
+    where: tuple[Frame, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class GraphReplay:
+    """A replay of a CUDA graph by another thread than the one before.
+
+    ``harness.events.graphs.CudaGraphData`` says more of the fields.
+    """
+
+    tid: int
+    t: int
+    seq: int
+    graph: int
+    trees: bool
+    captured: int | None
+    before: int | None
+    again: bool
+    other_stream: bool
+    inside: tuple[int, ...]
+    count: int
+    where: tuple[Frame, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Forked:
+    """This process was forked while thread ``owner`` of its parent held the compile lock."""
+
+    tid: int
+    t: int
+    seq: int
+    parent: int
+    by: int
+    owner: int
+    owner_name: str
+    compiling: bool
+    where: tuple[Frame, ...]
+
+
+@dataclass(slots=True, kw_only=True)
 class FlaggedCall:
     """A call of compiled code that found the FX-tracing flag set."""
 
@@ -136,7 +196,8 @@ class FlaggedCall:
 class EagerCall:
     """A call of compiled code that ran eager.
 
-    ``by``: whose doing it was. ``harness.events.calls.EagerData`` says more of the fields.
+    ``by``: whose doing it was. ``setting``: where the stance that made it was set.
+    ``harness.events.calls.EagerData`` says more of the fields.
     """
 
     tid: int
@@ -148,6 +209,7 @@ class EagerCall:
     by: int | None
     count: int
     where: tuple[Frame, ...]
+    setting: "StanceSet | None" = None
     times: int = 1
 
 
@@ -165,7 +227,10 @@ class StanceSet:
 
 @dataclass(slots=True, kw_only=True)
 class StanceCall:
-    """A call of compiled code under another stance than the default, which thread ``by`` set."""
+    """A call of compiled code under another stance than the default, which thread ``by`` set.
+
+    ``setting``: where it set that stance; None if that was not seen.
+    """
 
     tid: int
     t: int
@@ -174,6 +239,7 @@ class StanceCall:
     stance: str
     by: int | None
     where: tuple[Frame, ...]
+    setting: StanceSet | None = None
     times: int = 1
 
 
@@ -228,6 +294,16 @@ class HoldPass:
 
 
 @dataclass(slots=True, kw_only=True)
+class SaidSeen:
+    """A line of a text that says something by its words alone."""
+
+    tid: int
+    t: int
+    seq: int
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
 class ErrorSeen:
     """An exception that ended a thread, a future's call or the program."""
 
@@ -248,45 +324,6 @@ class ErrorSeen:
     def ids(self) -> frozenset[int]:
         """The exception objects of the chain."""
         return frozenset(link.id for link in self.chain)
-
-
-@dataclass(slots=True)
-class Rung:
-    """A step of a thread's ladder: what it did, when, and for how long."""
-
-    t0: int
-    what: str
-    detail: str
-    seq: int
-    t1: int | None = None
-    span: bool = False
-
-
-RUNGS = 60
-
-
-@dataclass(slots=True)
-class Ladder:
-    """What a thread did, in order: its first and last ``kept`` steps."""
-
-    kept: int = RUNGS
-    head: list[Rung] = field(default_factory=list)
-    tail: deque[Rung] | list[Rung] = field(default_factory=list)
-    left_out: int = 0
-
-    def add(self, rung: Rung) -> None:
-        """Append a step."""
-        if len(self.head) < self.kept:
-            self.head.append(rung)
-            return
-        if not self.tail:  # an empty deque takes more room than all else of a thread
-            self.tail = deque(maxlen=self.kept)
-        self.left_out += len(self.tail) == self.kept
-        self.tail.append(rung)
-
-    def rungs(self) -> list[Rung]:
-        """The steps kept, in order."""
-        return sorted([*self.head, *self.tail], key=lambda rung: rung.t0)
 
 
 @dataclass(slots=True)

@@ -71,6 +71,25 @@ class Numbering:
         seen = sum(page.count(1) for page in self._pages.values())
         return end - begin + 1 - seen
 
+    @property
+    def first_missing(self) -> int | None:
+        """The first number between the first and the last that was not seen; None: all were."""
+        if not self.missing:
+            return None
+        last = -1
+        for number in sorted(self._pages):
+            page = self._pages[number]
+            begin = 0
+            if last < 0:  # nothing is known of what came before the first
+                begin = page.index(1)
+            elif number != last + 1:
+                return (last + 1) << _PAGE_BITS
+            gap = page.find(0, begin)
+            if gap >= 0:
+                return (number << _PAGE_BITS) + gap
+            last = number
+        return None
+
     def _page(self, number: int) -> bytearray | None:
         page = self._pages.get(number)
         if page is None and len(self._pages) < _MAX_PAGES:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.events import schema
-from harness.timeline import ladders, lives
-from harness.timeline.model import RUNGS, Ladder, Thread
+from harness.timeline import ladder_words, lives
+from harness.timeline.ladder import RUNGS, Ladder
+from harness.timeline.model import Thread
 from harness.timeline.narrow import StepSeen
 from harness.timeline.timeline import Timeline
 
@@ -82,7 +83,7 @@ class Threads:
             return
         thread.creator, thread.creation, thread.creation_seq = event.tid, event.where, event.seq
         thread.autograd = False
-        ladders.started(thread, self._timeline.name(event.tid), event)
+        ladder_words.started(thread, self._timeline.name(event.tid), event)
 
     def _by_creator(self, event: schema.ThreadStart) -> tuple[schema.Event, Thread | None]:
         """The thread that started another one, which can have ended when that was written down."""

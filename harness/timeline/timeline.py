@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from harness.child.torch_symbols import FLEX_FILES, HOP_WRAPPER
 from harness.events.calls import CompileDetailData
 from harness.events.ended import Ended
 from harness.events.schedules import ScheduleData
@@ -14,6 +15,7 @@ from harness.timeline.judging import Judgement, judge_all
 from harness.timeline.memory import MemoryUse
 from harness.timeline.model import (
     BackwardCompile,
+    BackwardFailed,
     BlockMask,
     Compile,
     CompilingRead,
@@ -21,9 +23,13 @@ from harness.timeline.model import (
     EagerCall,
     ErrorSeen,
     FlaggedCall,
+    Forked,
     FxTrace,
+    GraphCapture,
+    GraphReplay,
     HoldPass,
     LockWait,
+    SaidSeen,
     StanceCall,
     StanceSet,
     Thread,
@@ -42,6 +48,7 @@ class Folded:
             of them that called the program's compiled code, and backward.
         codes, compiles: code objects that one thread alone called, and how often they compiled.
         events: events of threads beyond the number that is followed at all.
+        reads: reads of futures beyond the number that is kept.
     """
 
     threads: int = 0
@@ -50,6 +57,7 @@ class Folded:
     codes: int = 0
     compiles: int = 0
     events: int = 0
+    reads: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -67,12 +75,18 @@ class Timeline:
         eager: calls of the program's compiled code that ran eager, of those that were followed.
         stances: where threads set the stance, which is one for the process.
         under_stance: calls under another stance than the default one.
+        backwards_failed: backward calls that failed.
+        graph_captures, graph_replays: captures of CUDA graphs; replays by changing threads.
+        forked: how the process was forked, if another thread held the compile lock then.
         forwards: dynamo compiles by compile id; in a long recording, the later ones.
+        said: lines of texts that say something by their words alone.
+        sources: of events that were read from texts, the lines, by seq.
         schedule: the last that was said of the schedule; None if there was none.
         passes: holds of the schedule that were passed, in order.
         end_seq: seq of the event that the interpreter's exit handlers wrote; None if there is none.
         exit_text: the text that the program left with by ``sys.exit``; empty if there was none.
         lost: events that the recorder could not write, from gaps in the numbering.
+        first_lost: the number of the first of them; None if there is none.
         left_out: how many events of a point the recorder left out to stay within its bounds.
         damaged: lines that could not be read.
         repeated: events whose number had come before; they are left out.
@@ -97,9 +111,15 @@ class Timeline:
     stances: list[StanceSet] = field(default_factory=list)
     under_stance: list[StanceCall] = field(default_factory=list)
     dense: list[DenseCall] = field(default_factory=list)
+    backwards_failed: list[BackwardFailed] = field(default_factory=list)
+    graph_captures: list[GraphCapture] = field(default_factory=list)
+    graph_replays: list[GraphReplay] = field(default_factory=list)
+    forked: Forked | None = None
     block_masks: list[BlockMask] = field(default_factory=list)
     compiling_reads: list[CompilingRead] = field(default_factory=list)
     errors: list[ErrorSeen] = field(default_factory=list)
+    said: list[SaidSeen] = field(default_factory=list)
+    sources: dict[int, str] = field(default_factory=dict)
     futures_read: set[int] = field(default_factory=set)
     invariants: Invariants | None = None
     schedule: ScheduleData | None = None
@@ -111,6 +131,7 @@ class Timeline:
     end_seq: int | None = None
     exit_text: str = ""
     lost: int = 0
+    first_lost: int | None = None
     left_out: dict[str, int] = field(default_factory=dict)
     damaged: int = 0
     repeated: int = 0
@@ -130,6 +151,25 @@ class Timeline:
         """Torch's (major, minor); (0, 0) if it is not known."""
         match = re.match(r"(\d+)\.(\d+)", self.header.data.torch if self.header else "")
         return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+
+    def saw_all(self, until: int | None = None) -> bool:
+        """Whether what is not in the recording did not happen, as far as it was watched.
+
+        Not so if events are missing or the clock went back.
+
+        Args:
+            until: the seq up to which that is asked; None: the whole recording.
+        """
+        if self.header is None or self.from_text or self.clock_back:
+            return False
+        if until is None and self.folded.reads:
+            return False
+        return self.first_lost is None or (until is not None and until < self.first_lost)
+
+    @property
+    def from_text(self) -> bool:
+        """Whether it was made from texts, which hold next to nothing of what happened."""
+        return self.header is not None and self.header.data.made_from == "text"
 
     def live(self, probe: str) -> bool:
         """Whether a probe was live."""
@@ -159,15 +199,35 @@ class Timeline:
         thread = self.threads.get(tid)
         return thread is not None and thread.autograd
 
+    def callers_of(self, tid: int) -> tuple[int, ...]:
+        """Whose backward autograd's thread was seen to run; none was seen: whose it may have run.
+
+        Empty for other threads than autograd's.
+        """
+        thread = self.threads.get(tid)
+        if thread is None or not thread.autograd:
+            return ()
+        return thread.behalf or tuple(caller.tid for caller in self.served_by(tid))
+
     def served_by(self, tid: int) -> list[Thread]:
         """On whose behalf a thread may work: for autograd's, those that called backward."""
         if not self.is_autograd(tid):
             return []
         return [t for t in self.threads.values() if t.backwards and not t.autograd]
 
-    def internal_compiles(self) -> list[Compile]:
-        """Compiles of functions that torch compiles for its own use."""
-        return [c for h in self.codes.values() if h.code.internal for c in h.compiles]
+    def flex_wrappers(self) -> list[CodeHistory]:
+        """Code objects that only an uncompiled ``flex_attention`` call compiles.
+
+        It compiles a function around the operator (``torch/nn/attention/flex_attention.py`` of
+        2.11.0, 2.13.0 and 2.14.1). Torch compiles other code of its own for other reasons.
+        """
+        return [
+            history
+            for history in self.codes.values()
+            if history.code.internal
+            and history.code.name == HOP_WRAPPER
+            and history.code.file.endswith(FLEX_FILES)
+        ]
 
     def compiles(self) -> list[Compile]:
         """The program's dynamo compiles, in order of their beginning."""

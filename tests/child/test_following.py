@@ -1,6 +1,7 @@
 """Following calls: what is told, and what is rather left untold, without torch."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,11 +31,14 @@ class Tap:
 
     def __init__(self):
         self.keeps_misses = False
+        self.while_shutting = lambda: None
 
     def open(self):
         self.is_open = True
 
     def shut(self):
+        # Hits are answered without us from here on, and the tap is still said to be open.
+        self.while_shutting()
         self.is_open = False
 
     def keep_misses(self):
@@ -105,6 +109,87 @@ def test_a_call_during_which_the_tap_was_shut_is_not_told_of(follower, tap, told
     assert tap.is_open, "a pending call opens it again"
     follower.settle()
     assert told.events == []
+
+
+def test_nor_is_one_that_began_and_ended_while_another_thread_shut_the_tap(follower, tap, told):
+    """Its hit came when hits were told no more, and the tap was not yet said to be shut."""
+
+    def call_hit_unseen_and_call_again():
+        tap.while_shutting = lambda: None
+        elsewhere(lambda: (follower.entered(CODE, None), follower.settle()))
+
+    follower.entered(OTHER, None)
+    tap.while_shutting = call_hit_unseen_and_call_again
+    follower.hit()
+    assert told.events == []
+    follower.entered(CODE, None)  # and what comes later is told of again
+    follower.settle()
+    assert told.events == [("eager", "unknown", "step")]
+
+
+def test_nor_is_one_whose_hit_came_before_the_mark_was_changed(follower, tap, told):
+    began, shut, settled = (threading.Event() for _ in range(3))
+
+    def call_and_be_shut_out():
+        follower.entered(CODE, None)
+        began.set()
+        assert shut.wait(60)
+        follower.settle()
+        settled.set()
+
+    thread = threading.Thread(target=call_and_be_shut_out)
+    thread.start()
+    assert began.wait(60)
+
+    def let_the_other_settle():
+        tap.while_shutting = lambda: None
+        shut.set()
+        assert settled.wait(60)
+
+    tap.while_shutting = let_the_other_settle
+    follower._shut(tap)
+    thread.join()
+    assert told.events == []
+    assert not tap.is_open
+
+
+def test_threads_that_ask_for_the_follower_at_once_get_one(told, monkeypatch):
+    """Both find none and make one each, before either has kept its own."""
+    both_made, watched = threading.Barrier(2), []
+    make = following.Follower.__init__
+
+    def make_and_wait(self, recorder):
+        make(self, recorder)
+        both_made.wait(60)
+
+    monkeypatch.setattr(following.Follower, "__init__", make_and_wait)
+
+    def watch_forks(self):
+        watched.append(self)
+
+    monkeypatch.setattr(following.Follower, "watch_forks", watch_forks)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(following.of, [told, told])
+    assert first is second is following.of(told)
+    assert watched == [first]
+
+
+def test_a_call_of_a_thread_that_ended_is_not_taken_for_the_next_ones_with_its_id(
+    follower, tap, told
+):
+    """Threads of C++ end unheard, and the system gives their ids again."""
+    ids = []
+
+    def under_an_id(call):
+        ids.append(told.local.tid)
+        told.local.tid = ids[0]
+        call()
+
+    elsewhere(under_an_id, lambda: (follower.entered(CODE, None), follower.missed(CODE)))
+    elsewhere(under_an_id, lambda: follower.entered(OTHER, None))
+    elsewhere(under_an_id, follower.settle)
+    assert told.events == []
+    assert (follower._pending, follower._missed, tap.is_open) == ({}, {}, False)
 
 
 def test_nor_is_one_while_the_tap_is_shut(follower, tap, told):

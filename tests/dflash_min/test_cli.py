@@ -64,7 +64,11 @@ def test_every_kind_of_flag():
         ("--thread 3", "Unrecognized options: --thread, 3"),
         ("script.py", "Unrecognized options: script.py"),
         ("--layout", "--layout"),
-        ("--bogus \x1b[31m\x00", "Unrecognized options: --bogus, \\x1b[31m\\x00"),
+        ("--layout ", "--layout is empty"),
+        ("--threads 3 --layout=", "--layout is empty"),
+        ("", "an argument is empty"),
+        ("--data a\x00b", "--data holds a NUL character"),
+        ("--bogus \x1b[31m\x07", "Unrecognized options: --bogus, \\x1b[31m\\x07"),
     ],
 )
 def test_a_command_line_that_does_not_fit_is_one_line_and_code_2(argv, message, capfd):

@@ -1,5 +1,7 @@
 """Every verdict and exit code, and what leaves a verdict open."""
 
+import json
+
 import pytest
 
 from harness.causes import CAUSES
@@ -7,7 +9,9 @@ from harness.diagnosis import gaps
 from harness.diagnosis.build import Expectations, diagnose
 from harness.diagnosis.report import NotWatched
 from harness.diagnosis.verdict import decide
+from harness.events import files
 from harness.exits import ExitCode
+from harness.supervise import guardian
 
 from ..causes.build import MAIN, PROBES, Script, context, write
 
@@ -179,10 +183,52 @@ def test_no_end_of_its_own(script, ended):
     assert names(report) == ["the program's end"]
 
 
-def test_without_the_parents_word_the_recordings_own_end_counts(script):
+def test_without_the_parents_word_a_recording_with_an_end_is_not_clean(script):
+    # A program can still crash, or be given another exit code, after its exit handlers have run.
     folder = healthy(script).finish()
     (folder / "ended.json").unlink()
-    assert diagnose(folder).verdict == "clean"
+    report = diagnose(folder)
+    assert (report.verdict, names(report)) == ("incomplete", ["the program's end"])
+    assert "no ended.json is there" in report.headline
+
+
+class TestRecordingsThatAreGone:
+    """The parent wrote down which recordings there were."""
+
+    @pytest.fixture
+    def folder(self, script):
+        folder = healthy(script).finish()
+        other = healthy(Script(folder, pid=5000))
+        write(folder, other.lines, name="events-5000.jsonl")
+        ended = json.loads((folder / "ended.json").read_text())
+        ended["recordings"] = files.recordings(folder)
+        (folder / "ended.json").write_text(json.dumps(ended))
+        return folder
+
+    def test_all_there(self, folder):
+        assert diagnose(folder).verdict == "clean"
+
+    @pytest.mark.parametrize("name", ["events.jsonl", "events-5000.jsonl"])
+    def test_one_is_gone(self, folder, name):
+        (folder / name).unlink()
+        report = diagnose(folder)
+        assert report.verdict == "incomplete"
+        assert name in names(report)
+        assert name in report.headline
+
+    def test_one_ends_earlier_at_the_end_of_a_line(self, folder):
+        path = folder / "events-5000.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+        report = diagnose(folder)
+        assert (report.verdict, names(report)) == ("incomplete", [path.name])
+
+    def test_the_main_one_of_an_older_folder_is_gone(self, folder):
+        ended = json.loads((folder / "ended.json").read_text())
+        (folder / "ended.json").write_text(json.dumps({**ended, "recordings": {}}))
+        (folder / "events.jsonl").unlink()
+        report = diagnose(folder)
+        assert report.verdict == "incomplete"
+        assert "events.jsonl" in names(report)
 
 
 def test_with_neither_it_is_incomplete(script):
@@ -194,6 +240,25 @@ def test_with_neither_it_is_incomplete(script):
 @pytest.mark.parametrize("ended", [{"disk_full": True}, {"child_failure": "boot failed"}])
 def test_what_the_parent_knows_of_the_recording(script, ended):
     assert diagnose(healthy(script).finish(**ended)).verdict == "incomplete"
+
+
+def test_a_run_that_nobody_guarded_is_clean_and_says_so(script):
+    report = diagnose(healthy(script).finish(guardian_failure="it could not be started: x"))
+    assert report.verdict == "clean"
+    (said,) = report.not_watched
+    assert (said.name, said.decisive) == ("the guardian", False)
+    assert said.reason.startswith("it could not be started: x; had the harness been killed")
+
+
+def test_a_guardian_that_could_not_finish_the_run_says_why(script):
+    folder = healthy(script).finish(end=False)
+    (folder / "ended.json").unlink()
+    assert guardian.FAILURE == files.GUARDIAN_FAILURE
+    guardian._write_down(str(folder), LookupError("the harness is gone"))
+    report = diagnose(folder)
+    assert report.verdict == "incomplete"
+    (said,) = [item for item in report.not_watched if item.name == "the guardian"]
+    assert said.reason.endswith("could not finish the run: LookupError: the harness is gone")
 
 
 def test_interrupted_is_130_whatever_was_found(script):

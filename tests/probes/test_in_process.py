@@ -178,6 +178,20 @@ def test_who_is_waited_for_before_calls_go_unseen():
     assert not called.is_waited_for(epoch, called.since, called.since)
 
 
+def test_a_thread_that_ends_late_does_not_take_the_next_one_with_its_id_along():
+    threads = {}
+    old = threads[7] = wrapper._Thread()
+    ended = wrapper._End(threads, 7, old)
+    new = threads[7] = wrapper._Thread()
+    kept = wrapper._End(threads, 7, new)
+    del ended
+    gc.collect()
+    assert threads == {7: new}
+    del kept
+    gc.collect()
+    assert threads == {}
+
+
 def test_a_thread_that_ended_is_waited_for_no_more(recorder):
     watch = wrapper._Watch(recorder)
     alive = in_thread(lambda: (watch.expect(), dict(watch._threads))[1])

@@ -45,7 +45,6 @@ def only_hits():
     for size in (24, 40):
         block(torch.randn(size, 4), torch.randn(4, 4, requires_grad=True))
 
-time.sleep(0.1)
 run(only_hits, name="late")
 """
 

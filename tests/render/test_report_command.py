@@ -179,8 +179,8 @@ class TestDamagedFolders:
         assert report.ended is None
         assert gaps["ended.json"].state == "damaged"
         assert "cannot be read" in gaps["ended.json"].reason
-        # The recording itself came to its end, so nothing hangs on it.
-        assert not gaps["ended.json"].decisive
+        assert report.verdict == "incomplete"
+        assert "ended.json cannot be read" in gaps["the program's end"].reason
 
     def test_a_damaged_end_of_a_recording_without_one(self, clean):
         events = (clean / "events.jsonl").read_bytes().splitlines(keepends=True)

@@ -270,6 +270,49 @@ def test_the_last_line_is_the_command_unfolded():
     assert printed(long, width=60).endswith(f"\n{long.replay}\n")
 
 
+def test_of_several_roots_the_first_ones_stacks_are_shown():
+    """Another root has more stacks, and another one's chain ends in an error."""
+    stack = ROOT.stacks[0]
+    first = msgspec.structs.replace(finding("CR101"), stacks=(stack,))
+    other = msgspec.structs.replace(finding("CR202"), stacks=(stack, stack))
+    after = msgspec.structs.replace(finding("CR301", "CR202"), stacks=(stack, stack))
+    errors = tuple(
+        msgspec.structs.replace(error, explained_by=("CR301",)) for error in FOUND.errors
+    )
+    report = msgspec.structs.replace(FOUND, findings=(first, other, after), errors=errors)
+    assert "Stacks of CR101," in printed(report, width=80)
+    bare = msgspec.structs.replace(first, stacks=())
+    report = msgspec.structs.replace(report, findings=(bare, other, after))
+    assert "Stacks of CR301," in printed(report, width=80)
+    own = msgspec.structs.replace(after, follows_from=("CR101",))
+    report = msgspec.structs.replace(report, findings=(first, other, own))
+    assert "Stacks of CR301," in printed(report, width=80)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_report_that_could_not_be_written_is_not_pointed_to(tmp_path, written):
+    file = io.StringIO()
+    print_report(FOUND, Console(file=file, width=300), tmp_path, written=written)
+    output = file.getvalue()
+    assert (f"Full report: {tmp_path / 'report.html'}" in output) == written
+    assert ("could not be written" in output) != written
+    assert str(tmp_path) in output
+
+
+@pytest.mark.parametrize(("number", "named"), [(7, 7), (8, 6), (255, 6)])
+def test_of_hundreds_of_threads_a_terminal_names_a_few_and_the_files_all(number, named):
+    threads = [ThreadRef(tid=5000 + n, name=f"drafter-{n}", pid=PID) for n in range(number)]
+    shown = View.of(FOUND, most_names=7).names(threads)
+    assert shown.count("drafter-") == named
+    assert shown.endswith(f"{number - named} more" if number > named else "drafter-6")
+    assert View.of(FOUND).names(threads).count("drafter-") == number
+    errors = tuple(msgspec.structs.replace(FOUND.errors[0], thread=thread) for thread in threads)
+    output = printed(msgspec.structs.replace(FOUND, errors=errors), width=200)
+    (line,) = (line for line in output.splitlines() if line.lstrip().startswith("drafter-0, "))
+    assert line.count("drafter-") == named
+    assert (f"and {number - named} more" in line) == (number > named)
+
+
 def test_what_is_left_out_is_said():
     many = tuple(
         msgspec.structs.replace(error, message=f"{number} {'word ' * 300}")

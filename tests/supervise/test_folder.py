@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dflash_min.errors import UsageError
-from harness.events.ended import Ended, read_ended, write_ended
+from harness.events.ended import Ended, ThreadWait, read_ended, write_ended
 from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder, tail
 
 
@@ -86,3 +86,12 @@ def test_ended_is_written_whole_and_read_back(tmp_path) -> None:
     write_ended(tmp_path, ended)
     assert read_ended(tmp_path) == ended
     assert [path.name for path in tmp_path.iterdir()] == ["ended.json"]
+
+
+def test_a_secret_in_a_threads_name_is_not_written_with_what_it_waits_for(tmp_path) -> None:
+    token = "hf_" + "a1b2c3d4" * 4
+    wait = ThreadWait(pid=1, tid=2, thread=f"get {token}", what=f"`locks['{token}']`")
+    write_ended(tmp_path, Ended(exit_code=None, waits=[wait], stacks=f'Thread 2: "get {token}"'))
+    assert token not in (tmp_path / "ended.json").read_text()
+    (kept,) = read_ended(tmp_path).waits
+    assert (kept.thread, kept.what) == ("get ***", "`locks['***']`")

@@ -68,6 +68,23 @@ def test_the_output_is_kept_and_its_end_reported(supervised) -> None:
     assert len((folder / "child.log").read_text()) > 100_000
 
 
+FAILS_IN_A_THREAD = "import threading; threading.Thread(target=lambda: 1 / 0).start()"
+
+
+def test_every_processs_recording_is_listed_with_its_size(supervised) -> None:
+    ended, folder = supervised(
+        f"""
+        import subprocess, sys
+        {FAILS_IN_A_THREAD}
+        subprocess.run([sys.executable, "-c", {FAILS_IN_A_THREAD!r}], check=True)
+        """
+    )
+    (other,) = folder.glob("events-*.jsonl")
+    sizes = {path.name: path.stat().st_size for path in (folder / "events.jsonl", other)}
+    assert ended.recordings == sizes
+    assert read_ended(folder).recordings == sizes
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_compile_caches_are_fresh_and_removed_unless_kept(
     supervised, keep, monkeypatch, tmp_path
@@ -390,7 +407,31 @@ def test_no_guardian_is_left_and_one_that_cannot_be_started_is_done_without(
     assert set(psutil.Process().children()) <= before
     launch = prepare("print('ran')")
     monkeypatch.setattr(guard.sys, "executable", "/no/such/python")
-    assert supervise(launch).stderr_tail == "ran\n"
+    ended = supervise(launch)
+    assert ended.stderr_tail == "ran\n"
+    assert ended.guardian_failure == "it could not be started: No such file or directory"
+
+
+WAITS_FOR_THE_GUARDIANS_END = """
+    import os, psutil, time
+    parent, dead = psutil.Process(os.getppid()), psutil.STATUS_ZOMBIE
+    while not any(child.status() == dead for child in parent.children()):
+        time.sleep(0.01)
+"""
+
+
+def test_a_guardian_that_ends_before_the_program_does_is_said_to(
+    prepare, monkeypatch, tmp_path
+) -> None:
+    from harness.supervise import guard
+
+    assert supervise(prepare("pass")).guardian_failure == ""
+    script = tmp_path / "guardian.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(guard.guardian, "__file__", str(script))
+    ended = supervise(prepare(WAITS_FOR_THE_GUARDIANS_END))
+    assert ended.exit_code == 0
+    assert ended.guardian_failure == "it ended before the program did, with exit code 3"
 
 
 def test_the_callers_signal_handlers_come_back(supervised) -> None:

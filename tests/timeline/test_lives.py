@@ -3,6 +3,8 @@
 import pytest
 
 from harness.diagnosis.build import diagnose
+from harness.timeline import builder
+from harness.timeline.lives import Lives
 from harness.timeline.recording import Recording
 
 from ..causes.build import MAIN, Script, context, frames
@@ -138,3 +140,32 @@ def test_a_later_life_that_misses_is_not_the_thread_that_made_the_entry(script):
     (finding,) = report.findings
     assert finding.code == "CR101"
     assert [(t.tid, t.life, t.name) for t in finding.threads] == [(A, 2, "trainer")]
+
+
+def test_thousands_of_lives_of_many_ids_take_little_room():
+    """An id is given again and again; a hostile recording does so with any number of them."""
+    of = Lives()
+    for life in range(1, 3001):
+        of.begin(A, 10 * life)
+        assert of.number(A, 10 * life) == A + (life << 32)
+    assert of.number(A, 10 * 2999 + 5) == A + (2999 << 32)
+    for tid in range(10_000, 60_000):
+        of.begin(tid, 5)
+    assert sum(of.shared(tid) for tid in range(10_000, 60_000)) < 20_000
+    assert sum(map(len, of._begins.values())) < 20_000
+    assert of.number(59_999, 6) == 59_999, "not told apart, and not mixed up with another one"
+
+
+def test_reads_of_futures_beyond_bounds_are_counted(script, monkeypatch):
+    monkeypatch.setattr(builder, "_MAX_READS", 4)
+    script.call(MAIN)
+    for future in (1, 2, 3, 4, 4, 5, 6):
+        script.add("future_read", MAIN, {"future": future})
+    script.error(A, "future", "ValueError", "bad", future=7)
+    folder = script.finish()
+    (timeline,) = Recording(folder).timelines()
+    assert (timeline.futures_read, timeline.folded.reads) == ({1, 2, 3, 4}, 2)
+    report = diagnose(folder)
+    (finding,) = report.findings
+    assert (finding.code, finding.statements[0].certainty) == ("CR901", "inferred")
+    assert any("2 reads of futures" in item.reason for item in report.not_watched)

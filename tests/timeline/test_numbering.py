@@ -20,6 +20,15 @@ def test_missing_and_repeated_are_exact(seqs):
     assert numbering.missing == (max(seqs) - min(seqs) + 1 - len(set(seqs)) if seqs else 0)
 
 
+@given(st.lists(numbers, max_size=60) | st.lists(st.integers(65_530, 65_545), max_size=16))
+def test_the_first_missing_one(seqs):
+    numbering, seen = Numbering(), set(seqs)
+    for seq in seqs:
+        numbering.add(seq)
+    between = range(min(seqs, default=0), max(seqs, default=0))
+    assert numbering.first_missing == next((n for n in between if n not in seen), None)
+
+
 @given(st.lists(numbers, max_size=40), st.lists(numbers, max_size=40))
 def test_many_at_once_are_as_one_by_one(before, seqs):
     one, many = Numbering(), Numbering()
