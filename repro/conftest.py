@@ -91,12 +91,20 @@ def _run(command: list[str], out: Path, *rest: str) -> Result:
     return Result(json.loads(saved[0].read_text()), run.returncode)
 
 
+def _watch(out: Path, program: str, arguments: Sequence[str], flags: Sequence[str]) -> Result:
+    return _run(["harness.watch", *flags], out, "--", str(PROGRAMS / program), *arguments)
+
+
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Result]:
-    """Run the trainer under the watch: ``train("--warmup", "no_grad")``."""
+    """Run the trainer under the watch: ``train("--warmup", "no_grad")``.
+
+    On a CPU it ends after four steps, in which each drafter has had several lengths.
+    """
+    short = () if visible_gpus() else ("--steps", "4")
 
     def run(*flags: str) -> Result:
-        return _run(["harness.run", *flags], tmp_path)
+        return _run(["harness.run", *short, *flags], tmp_path)
 
     return run
 
@@ -109,8 +117,17 @@ def watch(tmp_path: Path) -> Callable[..., Result]:
     """
 
     def run(program: str, *arguments: str, flags: Sequence[str] = ()) -> Result:
-        script = str(PROGRAMS / program)
-        return _run(["harness.watch", *flags], tmp_path, "--", script, *arguments)
+        return _watch(tmp_path, program, arguments, flags)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def watch_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+    """``watch`` for a run that several tests of a module judge."""
+
+    def run(program: str, *arguments: str, flags: Sequence[str] = ()) -> Result:
+        return _watch(tmp_path_factory.mktemp("run"), program, arguments, flags)
 
     return run
 

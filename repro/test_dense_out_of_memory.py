@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = "dense_out_of_memory.py"
 GIB = 1 << 30
-CPU_CAP = ("--memory-cap", "2")
+CPU_CAP = ("--memory-cap", "2", "--keep-cache")
 GPU_CAP = ("--memory-cap", "20")
 
 
@@ -26,14 +26,32 @@ def scores_of(request):
     return 4 * math.prod(request["sizes"])
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    """Hide GPUs: the bound is then one on the program's own data."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def compiled_functions(result):
+    """Names of the functions that compiled calls were seen of."""
+    return {covered["code"]["name"] for covered in result.report["coverage"]}
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_dense_out_of_memory_fails(watch):
+@pytest.fixture(scope="module")
+def no_gpu(tmp_path_factory):
+    """Hide GPUs: the bound is then one on the program's own data.
+
+    The runs share a compile cache, since none of them is about compiling: what the control
+    compiled, half a minute of C++, the failures load.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")  # or torch tries that first, in more C++
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def control(no_gpu, watch_once):
+    """Attention and block mask, both compiled, under the bound that neither fits uncompiled."""
+    return watch_once(PROGRAM, "compiled", "compiled-mask", flags=CPU_CAP)
+
+
+def test_dense_out_of_memory_fails(control, watch):
     result = watch(PROGRAM, "eager", flags=CPU_CAP)
     assert result.verdict == "found"
     assert result.roots == {"CR401"}
@@ -45,26 +63,23 @@ def test_dense_out_of_memory_fails(watch):
     assert request["asked"] in {scores_of(request), scores_of(request) // 4}
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_dense_out_of_memory_control_and_fix_is_to_call_the_compiled_function(watch):
-    result = watch(PROGRAM, "compiled", flags=CPU_CAP)
-    assert result.verdict == "clean"
-    (memory,) = result.report["memory"]
+def test_dense_out_of_memory_control_and_fix_is_to_call_the_compiled_function(control):
+    assert control.verdict == "clean"
+    assert "flex_attention" in compiled_functions(control)
+    (memory,) = control.report["memory"]
     assert memory["requests"] == []
     assert memory["devices"][0]["cap"] == 2 * GIB
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_block_mask_out_of_memory_fails(watch):
+def test_block_mask_out_of_memory_fails(control, watch):
     result = watch(PROGRAM, "eager-mask", flags=CPU_CAP)
     assert result.roots == {"CR406"}
     assert failed_request(result)["doing"] == "block_mask"
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_block_mask_out_of_memory_control_and_fix_is_to_compile_it(watch):
-    result = watch(PROGRAM, "compiled-mask", flags=CPU_CAP)
-    assert result.verdict == "clean"
+def test_block_mask_out_of_memory_control_and_fix_is_to_compile_it(control):
+    assert control.verdict == "clean"
+    assert "create_block_mask" in compiled_functions(control)
 
 
 @pytest.mark.gpus(1)

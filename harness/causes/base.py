@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.diagnosis.report import Note, Remedy, SharedState, Stack, Statement, ThreadRef
+from harness.statements import Note, Remedy, SharedState, Stack, Statement, ThreadRef
 from harness.timeline.timeline import Timeline
 
 
@@ -58,6 +58,7 @@ class Found:
             though the rest follows from others.
         only_exit: it tells nothing but the exit code, which a launcher takes from the processes
             that it starts; where something is found in one of those it is left out.
+        ends: it accounts for how the program ended: the crash or the hang is no finding of its own.
         threads: the threads concerned, in order of first appearance.
         remedy: what removes it; the explanation's if None.
     """
@@ -69,6 +70,7 @@ class Found:
     because: frozenset[int] = frozenset()
     independent: bool = False
     only_exit: bool = False
+    ends: bool = False
     threads: tuple[ThreadRef, ...] = ()
     stacks: tuple[Stack, ...] = ()
     shared_state: SharedState | None = None

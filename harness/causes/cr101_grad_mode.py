@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.thread_state import State, find_state
-from harness.diagnosis.report import Remedy
 from harness.events.values import Context
+from harness.statements import Remedy
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -51,6 +51,8 @@ EXPLANATION = Explanation(
 
 
 def _wording(made: Context | None, seen: Context | None) -> str:
+    if made is None and seen is None:  # torch's reason alone names no side
+        return "warmed in one grad mode and is called in the other one"
     on = seen.grad_mode if seen else not (made.grad_mode if made else False)
     here, there = ("on", "off") if on else ("off", "on")
     return f"warmed with gradients {there} and is called with them {here}"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.thread_state import State, find_state
-from harness.diagnosis.report import Remedy
 from harness.events.values import Context
+from harness.statements import Remedy
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 

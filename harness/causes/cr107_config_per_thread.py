@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, SharedState, Stack, Statement
+from harness.statements import Remedy, SharedState, Stack, Statement
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import seqs_of
 from harness.timeline.model import Compile, Config

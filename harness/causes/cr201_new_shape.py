@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.uncovered_inputs import Input, find_input
-from harness.diagnosis.report import Remedy
+from harness.causes.uncovered_inputs import Input, find_input, guard
+from harness.statements import Remedy
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -43,8 +43,8 @@ EXPLANATION = Explanation(
 
 KIND = Input(
     "CR201",
-    Guard.SIZE,
-    lambda text: "no entry of the warm-up covers a new shape" + (f" (guard `{text}`)" * bool(text)),
+    (Guard.SIZE,),
+    lambda text: "no entry of the warm-up covers a new shape" + guard(text),
 )
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.uncovered_inputs import Input, find_input
-from harness.diagnosis.report import Remedy
+from harness.causes.uncovered_inputs import Input, find_input, guard
+from harness.statements import Remedy
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -45,10 +45,8 @@ EXPLANATION = Explanation(
 
 KIND = Input(
     "CR202",
-    Guard.CAPTURED,
-    lambda text: (
-        "a tensor that it captures differs from the warm-up's" + (f" (guard `{text}`)" * bool(text))
-    ),
+    (Guard.CAPTURED,),
+    lambda text: "a tensor that it captures differs from the warm-up's" + guard(text),
 )
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from harness.causes.base import Explanation, Found, Outcome
-from harness.causes.uncovered_inputs import Input, find_input
-from harness.diagnosis.report import Remedy
+from harness.causes.uncovered_inputs import Input, find_input, guard
+from harness.statements import Remedy
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -41,8 +41,8 @@ EXPLANATION = Explanation(
 
 KIND = Input(
     "CR204",
-    Guard.DEVICE,
-    lambda text: "it was not warmed on that device" + (f" (guard `{text}`)" * bool(text)),
+    (Guard.DEVICE,),
+    lambda text: "it was not warmed on that device" + guard(text),
 )
 
 

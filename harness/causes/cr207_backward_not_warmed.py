@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Certainty, Remedy, Statement
+from harness.statements import Certainty, Remedy, Statement
 from harness.timeline.cold import cold_started
 from harness.timeline.history import CodeHistory
 from harness.timeline.model import BackwardCompile, Compile
@@ -84,7 +84,7 @@ def _finding(timeline: Timeline, found: Sequence[_Instance]) -> Found:
         statements=tuple(_statement(timeline, i) for i in found[: words.NAMES_SHOWN]),
         headline=(
             f"{_who(timeline, found, histories, named)} in the middle of the run: {makers} "
-            "compiled the forward and called no backward with it."
+            f"compiled the forward and {_no_backward(timeline, found)}."
         ),
         explains=frozenset(seq for i in found for seq in i.backward.seqs),
         because=frozenset(seq for i in found for seq in i.forward.seqs),
@@ -107,6 +107,12 @@ def _finding(timeline: Timeline, found: Sequence[_Instance]) -> Found:
             ),
         ),
     )
+
+
+def _no_backward(timeline: Timeline, found: Sequence[_Instance]) -> str:
+    if timeline.saw_all(max(seq for i in found for seq in i.backward.seqs)):
+        return "called no backward with it"
+    return "no backward of theirs is recorded (events are missing)"
 
 
 def _who(

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, Statement
+from harness.phrases import quoted
+from harness.statements import Remedy, Statement
 from harness.timeline.cold import cold_calls, cold_started
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import seqs_of
-from harness.timeline.model import Uncovered
+from harness.timeline.model import ResetSeen, Uncovered
 from harness.timeline.reasons import Guard
 from harness.timeline.timeline import Timeline
 
@@ -47,6 +48,7 @@ EXPLANATION = Explanation(
     ),
     versions="all",
     needs=("compiles", "guards", "lock"),
+    may_follow=("CR306",),
 )
 
 
@@ -75,18 +77,29 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     return outcome
 
 
+def _after(call: Uncovered, resets: Sequence[ResetSeen]) -> bool:
+    """Whether dynamo had been reset before the call, which emptied the cache."""
+    return any(reset.t0 <= call.t for reset in resets)
+
+
 def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered]) -> Found:
     tids = list(dict.fromkeys(call.tid for call in calls))
     name = history.code.name
     waits = [call.wait for call in calls if call.wait is not None]
+    # That nothing had been compiled before is said by nothing but the lack of an event.
+    until = max(seq for call in calls for seq in seqs_of(call))
+    whole = timeline.saw_all(until)
     statements = [
         Statement(
             f"{len(tids)} threads ({words.names(timeline, tids)}) called `{name}` while its cache "
             f"was empty, and compiled it {words.times(sum(call.times for call in calls))}.",
-            "observed",
+            words.unseen(timeline, until),
             words.seqs(*(seqs_of(call) for call in calls)),
         )
     ]
+    if not whole:
+        text = f"Events are missing, so whether `{name}` had been warmed up is not known."
+        statements.append(Statement(text, "unknown"))
     if waits:
         longest = max(((w.t1 or w.t0) - w.t0) / 1e9 for w in waits)
         statements.append(
@@ -103,6 +116,7 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
     first, second = calls[0], next(call for call in calls if call.tid != calls[0].tid)
     # A call of these threads that misses later misses what no warm-up has made.
     threads = set(tids)
+    resets = [reset for reset in timeline.resets if reset.t0 <= calls[-1].t]
     later = [call for call in history.uncovered if call.tid in threads]
     return Found(
         code="CR208",
@@ -110,8 +124,13 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
         headline=(
             f"{len(tids)} threads made the first call of `{name}` at once, without a warm-up: "
             "its cache was empty for all of them."
+            if whole
+            else f"{len(tids)} threads compiled `{name}` at once, and no entry had been recorded "
+            "before; events are missing, so a warm-up may be among them."
         ),
         explains=frozenset().union(*(seqs_of(call) for call in later)),
+        because=frozenset(seq for reset in resets for seq in reset.seqs),
+        independent=len({call.tid for call in calls if not _after(call, resets)}) > 1,
         threads=words.refs(timeline, tids),
         remedy=None if value is None else VALUES_REMEDY,
         stacks=tuple(
@@ -137,7 +156,7 @@ def _value(calls: Sequence[Uncovered]) -> Statement | None:
                 text = (
                     f"The threads call `{call.code.name}` with a value that differs: what one of "
                     f"them compiled does not fit another's call, for the guard "
-                    f"`{_guard(reason.text)}`."
+                    f"{quoted(_guard(reason.text))}."
                 )
                 return Statement(text, "observed", words.seqs(seqs_of(other), seqs_of(call)))
     return None

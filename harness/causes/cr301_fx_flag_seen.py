@@ -12,8 +12,8 @@ from harness.causes.fx_flag import (
     seen_of_others,
     was_patched,
 )
-from harness.diagnosis.report import Remedy, SharedState, Statement
 from harness.events.values import Frame
+from harness.statements import Remedy, SharedState, Statement
 from harness.timeline.model import Compile, ErrorSeen, FlaggedCall, FxTrace
 from harness.timeline.timeline import Timeline
 

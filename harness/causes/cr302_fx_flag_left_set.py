@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.fx_flag import FLAG, is_fx_text, orphans, set_at_end
-from harness.diagnosis.report import Remedy, SharedState, Statement
+from harness.statements import Remedy, SharedState, Statement
 from harness.timeline.model import FlaggedCall
 from harness.timeline.timeline import Timeline
 

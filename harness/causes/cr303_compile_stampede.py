@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Certainty, Remedy, SharedState, Statement
+from harness.statements import Certainty, Remedy, SharedState, Statement
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import seqs_of
 from harness.timeline.model import Compile, Uncovered
@@ -49,7 +49,7 @@ EXPLANATION = Explanation(
     ),
     versions="all",
     needs=("compiles", "guards", "lock"),
-    may_follow=("CR1", "CR2"),
+    may_follow=("CR1", "CR2", "CR306"),
 )
 
 

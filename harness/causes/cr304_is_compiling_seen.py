@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, SharedState, Statement
+from harness.statements import Remedy, SharedState, Statement
 from harness.timeline.model import Compile, CompilingRead
 from harness.timeline.timeline import Timeline
 

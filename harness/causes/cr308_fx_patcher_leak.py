@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, SharedState, Statement
 from harness.events.values import ErrorLink
+from harness.statements import Remedy, SharedState, Statement
 from harness.timeline.model import ErrorSeen, FxTrace
 from harness.timeline.timeline import Timeline
 

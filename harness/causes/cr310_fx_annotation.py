@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, SharedState, Stack, Statement
 from harness.events.values import ErrorLink
+from harness.statements import Remedy, SharedState, Stack, Statement
 from harness.timeline.model import BlockMask, Compile, ErrorSeen
 from harness.timeline.timeline import Timeline
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.counting import eager_total
-from harness.diagnosis.report import Note, Remedy, SharedState, Stack, Statement
-from harness.timeline.eager import SKIP_GUARDS, set_before
-from harness.timeline.model import EagerCall, ErrorSeen, StanceCall
+from harness.phrases import quoted
+from harness.statements import Note, Remedy, SharedState, Stack, Statement
+from harness.timeline.eager import SKIP_GUARDS, set_before, setting_of
+from harness.timeline.model import EagerCall, ErrorSeen, StanceCall, StanceSet
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -79,27 +80,16 @@ class _Leak:
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """Calls under another thread's stance; a note on those under the caller's own."""
     leaks = list(_leaks(timeline))
-    own = [
-        call
-        for call in timeline.eager
-        if call.route == "stance"
-        and not _is_foreign(timeline, call.tid, call.by, call.detail, call.t)
-    ]
+    own = [c for c in timeline.eager if c.route == "stance" and not _is_leak(timeline, c)]
     notes = [_note(timeline, own)] if own and not leaks else []
     return Outcome(found=[_finding(timeline, leak) for leak in leaks], notes=notes)
 
 
 def _leaks(timeline: Timeline) -> Iterable[_Leak]:
-    eager = [
-        c
-        for c in timeline.eager
-        if c.route == "stance" and _is_foreign(timeline, c.tid, c.by, c.detail, c.t)
-    ]
+    eager = [c for c in timeline.eager if c.route == "stance" and _is_leak(timeline, c)]
     # Of the calls under a stance that ran compiled only those with guards skipped were changed.
     skipped = [
-        c
-        for c in timeline.under_stance
-        if c.stance == SKIP_GUARDS and _is_foreign(timeline, c.tid, c.by, c.stance, c.t)
+        c for c in timeline.under_stance if c.stance == SKIP_GUARDS and _is_leak(timeline, c)
     ]
     raised = [
         (error, setter)
@@ -119,8 +109,13 @@ def _leaks(timeline: Timeline) -> Iterable[_Leak]:
             )
 
 
-def _is_foreign(timeline: Timeline, tid: int, by: int | None, stance: str, t: int) -> bool:
-    """Whether a stance was set by another thread, after this one had begun.
+def _is_leak(timeline: Timeline, call: EagerCall | StanceCall) -> bool:
+    """Whether a call came under a stance that another thread had set, not for it."""
+    return _is_foreign(timeline, call.tid, call.by, setting_of(timeline, call))
+
+
+def _is_foreign(timeline: Timeline, tid: int, by: int | None, setting: StanceSet | None) -> bool:
+    """Whether a stance was set by another thread ``by``, after this one had begun.
 
     Autograd's threads work for those that called backward, so theirs is no other thread's.
     """
@@ -129,8 +124,7 @@ def _is_foreign(timeline: Timeline, tid: int, by: int | None, stance: str, t: in
     if any(thread.tid == by for thread in timeline.served_by(tid)):
         return False
     thread = timeline.threads.get(tid)
-    known = set_before(timeline, by, stance, t)
-    return known is None or thread is None or thread.t0 < known.t
+    return setting is None or thread is None or thread.t0 < setting.t
 
 
 def _setter(timeline: Timeline, error: ErrorSeen) -> tuple[int, str] | None:
@@ -140,16 +134,17 @@ def _setter(timeline: Timeline, error: ErrorSeen) -> tuple[int, str] | None:
     # What a call found when it began tells better than who set the stance last.
     found = [c for c in timeline.under_stance if c.tid == error.tid and c.t <= error.t]
     calls = [c for c in found if c.stance == stance][-1:]
-    sets = [s for s in timeline.stances if s.stance == stance and s.t <= error.t]
-    by = calls[0].by if calls else sets[-1].tid if sets else None
-    if by is None or not _is_foreign(timeline, error.tid, by, stance, error.t):
+    sets = [s for s in timeline.stances if s.stance == stance and s.t <= error.t][-1:]
+    setting = setting_of(timeline, calls[0]) if calls else sets[0] if sets else None
+    by = calls[0].by if calls else sets[0].tid if sets else None
+    if by is None or not _is_foreign(timeline, error.tid, by, setting):
         return None
     return by, stance
 
 
 def _finding(timeline: Timeline, leak: _Leak) -> Found:
     tids = leak.tids
-    setting = set_before(timeline, leak.by, leak.stance, leak.events[0].t)
+    setting = _setting(timeline, leak)
     codes = [*(c.code for c in leak.eager), *(c.code for c in leak.calls)]
     names = words.codes(codes) or "compiled code"
     who, setter = words.object_(timeline, tids), timeline.name(leak.by)
@@ -170,6 +165,14 @@ def _finding(timeline: Timeline, leak: _Leak) -> Found:
             reader=f"{words.names(timeline, tids)}, calling {names}",
         ),
     )
+
+
+def _setting(timeline: Timeline, leak: _Leak) -> StanceSet | None:
+    """Where the stance was set under which the first of it happened."""
+    first = leak.events[0]
+    if isinstance(first, ErrorSeen):
+        return set_before(timeline, leak.by, leak.stance, first.t)
+    return setting_of(timeline, first)
 
 
 def _what(leak: _Leak) -> str:
@@ -205,7 +208,7 @@ def _statements(timeline: Timeline, leak: _Leak, setting: int) -> Iterable[State
     for error in leak.errors:
         text = (
             f"`{timeline.name(error.tid)}` raised torch's error for the stance `{leak.stance}` "
-            f"that `{setter}` had set: `{error.error.message.splitlines()[0][:160]}`."
+            f"that `{setter}` had set: {quoted(error.error.message.splitlines()[0][:160])}."
         )
         yield Statement(text, "observed", words.seqs((setting, error.seq)))
 
@@ -233,7 +236,7 @@ def _stacks(timeline: Timeline, leak: _Leak) -> tuple[Stack, ...]:
         error = leak.errors[0]
         frames = tuple(reversed(error.error.frames))
         stacks.append(words.stack(timeline, error.tid, "raised", frames, error.seq))
-    setting = set_before(timeline, leak.by, leak.stance, leak.events[0].t)
+    setting = _setting(timeline, leak)
     if setting is not None:
         stacks.append(words.stack(timeline, leak.by, "set the stance", setting.where, setting.seq))
     return tuple(stacks)

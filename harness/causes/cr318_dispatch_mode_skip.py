@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.causes import versions, words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.counting import eager_total
-from harness.diagnosis.report import Note, Remedy, SharedState, Statement
+from harness.statements import Note, Remedy, SharedState, Statement
 from harness.timeline.eager import MODE_ROUTES
 from harness.timeline.model import EagerCall
 from harness.timeline.timeline import Timeline

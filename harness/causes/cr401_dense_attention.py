@@ -6,8 +6,8 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.counting import dense_total
 from harness.causes.dense_memory import needed
-from harness.diagnosis.report import Remedy, Statement
 from harness.events.memory import size
+from harness.statements import Remedy, Statement
 from harness.timeline.eager import before
 from harness.timeline.model import DenseCall
 from harness.timeline.timeline import Timeline
@@ -94,7 +94,7 @@ def _per_thread(timeline: Timeline, calls: Sequence[DenseCall]) -> Statement:
 def _wrappers(timeline: Timeline, tids: Sequence[int]) -> list[Statement]:
     """Torch's own compile around uncompiled flex_attention calls, which is not the program's."""
     threads = set(tids)
-    compiles = [c for c in timeline.internal_compiles() if c.on in threads]
+    compiles = [c for h in timeline.flex_wrappers() for c in h.compiles if c.on in threads]
     if not compiles:
         return []
     text = (

@@ -7,8 +7,8 @@ from harness.causes import out_of_memory, words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.dense_memory import Need, need_of, needed
 from harness.causes.out_of_memory import Failure
-from harness.diagnosis.report import Remedy, Statement
 from harness.events.memory import size
+from harness.statements import Remedy, Statement
 from harness.timeline.model import DenseCall
 from harness.timeline.timeline import Timeline
 
@@ -42,25 +42,29 @@ EXPLANATION = Explanation(
             "torch 2.11.0 on CUDA (1.4 GiB instead of 105 GiB at 8192 tokens); torch 2.13.0 on CPU"
         ),
     ),
-    versions="all",
+    versions="all (copies of the scores: counted on 2.11.0, 2.13.0 and 2.14.1)",
     upstream=("pytorch/pytorch#134756",),
     needs=("attention",),
     may_follow=("CR401",),
 )
 
 
+_Claim = tuple[Failure, list[DenseCall], bool]
+"""A failed request, the dense calls that it may have been for, and whether its frame says so."""
+
+
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG001 - chains by seq
     """Failed requests that dense attention made."""
-    claimed: list[tuple[Failure, DenseCall | None, bool]] = []
+    claimed: list[_Claim] = []
     for failure in out_of_memory.failures(timeline):
-        call, by_frame = out_of_memory.dense_call(timeline, failure)
-        if by_frame or call is not None:
-            claimed.append((failure, call, by_frame))
+        calls, by_frame = out_of_memory.dense_calls(timeline, failure)
+        if by_frame or calls:
+            claimed.append((failure, calls, by_frame))
     if not claimed:
         return Outcome()
     found = [failure for failure, _, _ in claimed]
     tids = list(dict.fromkeys(failure.tid for failure in found))
-    first, call, _ = claimed[0]
+    first = claimed[0][0]
     own = first.data.sizes or ()
     at = f" at B, H, Q, KV = {', '.join(map(str, own))}" if own else ""
     return Outcome(
@@ -73,7 +77,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
                     f"{out_of_memory.in_words(first)}."
                 ),
                 explains=out_of_memory.seqs(found),
-                because=frozenset(c.seq for _, c, _ in claimed if c is not None),
+                because=frozenset(call.seq for _, calls, _ in claimed for call in calls),
                 threads=words.refs(timeline, tids),
                 stacks=out_of_memory.stacks(timeline, found),
             )
@@ -81,24 +85,22 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
     )
 
 
-def _statements(
-    timeline: Timeline, claimed: Sequence[tuple[Failure, DenseCall | None, bool]]
-) -> list[Statement]:
+def _statements(timeline: Timeline, claimed: Sequence[_Claim]) -> list[Statement]:
     statements = []
-    for failure, call, by_frame in claimed:
+    for failure, calls, by_frame in claimed:
         statements.append(out_of_memory.statement(timeline, failure))
-        statements.append(_for_what(timeline, failure, call, by_frame=by_frame))
-    known = [call for _, call, _ in claimed if call is not None]
+        statements.append(_for_what(timeline, failure, calls, by_frame=by_frame))
+    known = [call for _, calls, _ in claimed for call in calls]
     if known:
         statements += needed(timeline, max(known, key=lambda call: call.scores_bytes))
     return statements
 
 
 def _for_what(
-    timeline: Timeline, failure: Failure, call: DenseCall | None, *, by_frame: bool
+    timeline: Timeline, failure: Failure, calls: Sequence[DenseCall], *, by_frame: bool
 ) -> Statement:
     data = failure.data
-    seqs = words.seqs(failure.seqs, () if call is None else (call.seq,))
+    seqs = words.seqs(failure.seqs, (call.seq for call in calls))
     if by_frame:
         part = "backward" if data.doing == "dense_backward" else "forward"
         # The frame's own sizes: which of the recorded calls it was is no more than likely.
@@ -107,12 +109,12 @@ def _for_what(
         text = f"The request was made inside the dense {part}, outside compiled code{sizes}."
         # Names in a traceback alone do not tell a compiled graph's kernel from a fallback's.
         return Statement(text, "observed" if failure.request else "inferred", seqs)
-    who = timeline.name(call.tid if call is not None else failure.tid)
-    sizes = "" if call is None else _sizes(need_of(call.scores_bytes, call.dtype))
-    text = (
-        f"A request of that size is one for the scores of the dense call that `{who}` had made"
-        f"{sizes}."
-    )
+    sizes = "".join(_sizes(need_of(call.scores_bytes, call.dtype)) for call in calls[:1])
+    who = words.names(timeline, (call.tid for call in calls), "or")
+    text = f"A request of that size is one for the scores of the dense call that {who} had made"
+    if len(calls) > 1:  # autograd's thread works for all of them
+        return Statement(f"{text}; for which of them is not known.", "inferred", seqs)
+    text += f"{sizes}."
     return Statement(text, "inferred", seqs)
 
 

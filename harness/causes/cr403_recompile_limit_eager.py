@@ -7,7 +7,7 @@ from harness.causes import versions, words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.counting import eager_total
 from harness.causes.errors import distinct
-from harness.diagnosis.report import Note, Remedy, SharedState, Statement
+from harness.statements import Note, Remedy, SharedState, Statement
 from harness.timeline.eager import LIMIT_ROUTES
 from harness.timeline.history import CodeHistory
 from harness.timeline.model import Compile, EagerCall, ErrorSeen

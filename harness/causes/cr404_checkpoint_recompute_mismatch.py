@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.errors import distinct
-from harness.diagnosis.report import Remedy, Statement
 from harness.events.values import Frame
+from harness.phrases import quoted
+from harness.statements import Remedy, Statement
 from harness.timeline.judging import seqs_of
 from harness.timeline.model import DenseCall, EagerCall, ErrorSeen, FlaggedCall, Uncovered
 from harness.timeline.timeline import Timeline
@@ -81,7 +82,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:  # noqa: ARG0
 def _case(timeline: Timeline, error: ErrorSeen) -> _Case:
     # On a GPU the recomputation runs on autograd's thread, the error ends the one that called it.
     tids = {error.tid}
-    tids |= {t for t in timeline.autograd if error.tid in {s.tid for s in timeline.served_by(t)}}
+    tids |= {t for t in timeline.autograd if error.tid in timeline.callers_of(t)}
     seen = [call for call in _paths(timeline) if call.tid in tids and call.t <= error.t]
     inside = tuple(call for call in seen if _is_recomputing(call.where))
     foreign = tuple(
@@ -163,7 +164,7 @@ def _statements(timeline: Timeline, case: _Case) -> Iterable[Statement]:
     error = case.error
     message = next(link.message for link in error.chain if link.type == _ERROR)
     said = message.strip().splitlines()[0][:160]
-    text = f"`{timeline.name(error.tid)}` raised `CheckpointError`: `{said}`"
+    text = f"`{timeline.name(error.tid)}` raised `CheckpointError`: {quoted(said)}"
     yield Statement(text, "observed", (error.seq,))
     if case.inside:
         call = case.inside[-1]
@@ -171,6 +172,7 @@ def _statements(timeline: Timeline, case: _Case) -> Iterable[Statement]:
         where = _where(timeline, error, call)
         text = f"Inside a recomputation {where} {name} {_did(call)}{_why(timeline, call)}."
         yield Statement(text, "observed", words.seqs(*map(_seqs, case.inside)))
+    yield from _for_whom(timeline, case)
     if case.foreign:
         call = case.foreign[-1]
         where = words.begin(_where(timeline, error, call))
@@ -181,6 +183,19 @@ def _statements(timeline: Timeline, case: _Case) -> Iterable[Statement]:
         "inferred",
         words.seqs((error.seq,), *map(_seqs, case.seen[-1:])),
     )
+
+
+def _for_whom(timeline: Timeline, case: _Case) -> Iterable[Statement]:
+    """That autograd's thread may have recomputed for another caller than the one that failed."""
+    for tid in dict.fromkeys(call.tid for call in case.inside if call.tid != case.error.tid):
+        callers = timeline.callers_of(tid)
+        if len(callers) > 1:
+            text = (
+                f"`{timeline.name(tid)}` runs the backward of {words.names(timeline, callers)}: "
+                "for which of them it recomputed then is not known."
+            )
+            seqs = words.seqs(*(_seqs(call) for call in case.inside if call.tid == tid))
+            yield Statement(text, "unknown", seqs)
 
 
 def _where(timeline: Timeline, error: ErrorSeen, call: _Seen) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.causes import versions, words
 from harness.causes.base import Explanation, Found, Outcome
-from harness.diagnosis.report import Remedy, SharedState, Statement
+from harness.statements import Remedy, SharedState, Statement
 from harness.timeline.model import Compile, DenseCall
 from harness.timeline.timeline import Timeline
 
@@ -72,8 +72,8 @@ def _began(timeline: Timeline, call: DenseCall) -> int | None:
     """
     times = [
         history.sightings[call.tid].t0
-        for history in timeline.codes.values()
-        if history.code.internal and call.tid in history.sightings
+        for history in timeline.flex_wrappers()
+        if call.tid in history.sightings
     ]
     return min((t for t in times if t <= call.t), default=None)
 
@@ -94,7 +94,7 @@ def _finding(timeline: Timeline, first: DenseCall, compiles: Sequence[Compile]) 
     compile_ = compiles[0]
     return Found(
         code="CR405",
-        statements=(Statement(text, "observed", evidence), lost),
+        statements=(Statement(text, words.unseen(timeline, first.seq), evidence), lost),
         headline=(
             f"Torch's warning about dense attention was swallowed: the first dense call, of "
             f"`{timeline.name(first.tid)}`, came while {names} compiled (torch 2.13 and newer)."

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from harness.causes import out_of_memory, words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.out_of_memory import Failure
-from harness.diagnosis.report import Note, Remedy, Statement
 from harness.events.memory import size
+from harness.statements import Note, Remedy, Statement
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -38,7 +38,7 @@ EXPLANATION = Explanation(
         ),
         seen_to_work="torch 2.13.0 on CPU (65,536 tokens under a bound of 2 GiB)",
     ),
-    versions="all",
+    versions="all (ten bytes an element: measured on 2.11.0, 2.13.0 and 2.14.1, CPU)",
     upstream=("pytorch/pytorch#134756",),
     needs=("threads",),
 )

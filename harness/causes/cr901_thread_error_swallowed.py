@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.errors import explained, handled, short, torchs_own, unread
-from harness.diagnosis.report import Note, Remedy, Stack, Statement
+from harness.statements import Note, Remedy, Stack, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
 
@@ -36,7 +36,7 @@ EXPLANATION = Explanation(
     ),
     versions="all",
     needs=("threads", "futures"),
-    may_follow=("CR1", "CR2", "CR3", "CR4", "CR904"),
+    may_follow=("CR1", "CR2", "CR3", "CR4", "CR5", "CR6", "CR904"),
 )
 
 
@@ -101,7 +101,7 @@ def _statement(timeline: Timeline, error: ErrorSeen) -> Statement:
     text = f"A future's call in `{name}` failed with {what}, and nobody asked for its result"
     if timeline.end_seq is None:
         return Statement(f"{text} before the program was ended.", "inferred", (error.seq,))
-    return Statement(f"{text}.", "observed", (error.seq, timeline.end_seq))
+    return Statement(f"{text}.", words.unseen(timeline), (error.seq, timeline.end_seq))
 
 
 def _headline(timeline: Timeline, errors: Sequence[ErrorSeen], *, zero: bool) -> str:

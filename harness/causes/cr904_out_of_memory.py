@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from harness.causes import out_of_memory, words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.out_of_memory import Failure
-from harness.diagnosis.report import Note, Remedy, Statement
+from harness.child.oom_text import CPU
+from harness.statements import Note, Remedy, Statement
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(
@@ -23,11 +24,23 @@ EXPLANATION = Explanation(
     remedy=Remedy(
         text=(
             "Look at what was in use then, and at the peaks of each phase: memory that grows from "
-            "phase to phase is kept by somebody. `torch.cuda.memory` shows who allocated what."
+            "phase to phase is kept by somebody. On a GPU `torch.cuda.memory` shows who allocated "
+            "what."
         ),
     ),
     versions="all",
     needs=("threads",),
+)
+
+
+_ON_CPU = Remedy(
+    text=(
+        "Look at what was asked for and at the peaks of each phase: memory that grows from phase "
+        "to phase is kept by somebody. A bound on the process's data (`--memory-cap`, "
+        "`ulimit -d`) counts reserved address space as well: stacks of threads and pools of "
+        "allocators. `tracemalloc` shows what Python holds, `torch.profiler` with "
+        "`profile_memory=True` which operators allocate."
+    )
 )
 
 
@@ -73,4 +86,5 @@ def _finding(timeline: Timeline, found: Sequence[Failure]) -> Found:
         explains=out_of_memory.seqs(found),
         threads=words.refs(timeline, tids),
         stacks=out_of_memory.stacks(timeline, found),
+        remedy=_ON_CPU if all(failure.data.device == CPU for failure in found) else None,
     )

@@ -6,7 +6,7 @@ from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.endings import exited_by_itself
 from harness.causes.errors import distinct, explained, handled, short, torchs_own
-from harness.diagnosis.report import Remedy, Statement
+from harness.statements import Remedy, Statement
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
 

@@ -15,8 +15,8 @@ from harness.causes.endings import (
     stacks_kept,
     waiting,
 )
-from harness.diagnosis.report import Remedy, Statement
 from harness.events.ended import Ended
+from harness.statements import Remedy, Statement
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(

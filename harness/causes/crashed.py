@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.causes import words
+from harness.causes.endings import thread_of
 from harness.events.values import Frame
 from harness.statements import Certainty, Stack, Statement, ThreadRef
 from harness.timeline import frames
 from harness.timeline.timeline import Timeline
 
 # CPython's Modules/faulthandler.c and Python/traceback.c. Newer versions add the thread's name.
-_THREAD = re.compile(r"Current thread 0x[0-9a-f]+(?: \[(.*)\])? \(most recent call")
+_THREAD = re.compile(r"Current thread (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _MAX_FRAMES = 64
 
@@ -20,8 +21,8 @@ _MAX_FRAMES = 64
 class Crash:
     """The thread that crashed, and its stack, innermost call first.
 
-    ``tid`` is None where it is not known which of the recorded threads it was; ``sure``: its name,
-    or that there was no other one, says so, and not only what it was doing.
+    ``tid`` is None where it is not known which of the recorded threads it was; ``sure``: its id,
+    its name, or that there was no other one, says so, and not only what it was doing.
     """
 
     tid: int | None
@@ -51,7 +52,9 @@ def crashed(timeline: Timeline) -> Crash | None:
     if not found:
         return None
     heading = _THREAD.match(lines[start])
-    tid, sure = _thread(timeline, (heading[1] if heading else "") or "", found)
+    ident, name = (int(heading[1], 16), heading[2] or "") if heading else (0, "")
+    known = thread_of(timeline, ident)
+    tid, sure = (known, True) if known else _thread(timeline, name, found)
     return Crash(tid, sure, tuple(found))
 
 

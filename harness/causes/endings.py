@@ -184,12 +184,27 @@ def _stood(timeline: Timeline, wait: ThreadWait) -> Statement:
 
 
 def number_of(timeline: Timeline, wait: ThreadWait) -> int:
-    """The thread that had the native id last; 0 if it is another process's or not known."""
-    if wait.pid != timeline.pid or not wait.tid:
+    """The thread that had the id last; 0 if it is another process's or not known."""
+    if wait.pid != timeline.pid:
         return 0
+    if not wait.tid:
+        return thread_of(timeline, wait.ident)
     return max(
         (n for n, thread in timeline.threads.items() if thread.native == wait.tid), default=0
     )
+
+
+def thread_of(timeline: Timeline, ident: int) -> int:
+    """The thread that Python called so at the end; 0 if none is recorded.
+
+    The system gives the id of a thread that has ended to a new one.
+    """
+    alive = [
+        thread
+        for thread in timeline.threads.values()
+        if ident and thread.ident == ident and not thread.ended
+    ]
+    return max(alive, key=lambda thread: thread.t0).tid if alive else 0
 
 
 def _place(wait: ThreadWait | None) -> str:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from harness.causes.base import Found
+from harness.phrases import quoted
 from harness.timeline import frames
 from harness.timeline.model import ErrorSeen
 from harness.timeline.timeline import Timeline
@@ -94,11 +95,11 @@ def distinct(errors: Sequence[ErrorSeen]) -> list[ErrorSeen]:
 
 
 def short(error: ErrorSeen, limit: int = 160) -> str:
-    """``ValueError: message``, on one line and cut."""
+    """``ValueError: message``, quoted: of the message its first line, cut."""
     link = error.error
-    message = " ".join(link.message.split())
+    message = next(iter(link.message.strip().splitlines()), "").strip()
     message = message if len(message) <= limit else f"{message[:limit]}..."
-    return f"`{link.type}: {message}`" if message else f"`{link.type}`"
+    return quoted(f"{link.type}: {message}" if message else link.type)
 
 
 class _Known:

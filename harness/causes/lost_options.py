@@ -1,10 +1,14 @@
-"""Notes on options of ``torch.compile`` that a compile did not run with.
+"""Notes on options of ``torch.compile`` that a compile may not have run with.
 
 ``torch.compile(dynamic=...)`` patches ``torch._dynamo.config`` around each call
 (``make_set_enable_dynamic`` in ``torch/_dynamo/eval_frame.py``). Up to torch 2.11 that config is
 one for the process, so a call in one thread can undo the patch under another one's:
 pytorch/pytorch#118260 and #111150. The entry that comes of it has static sizes where dynamic ones
 were asked for, or the reverse.
+
+CR305 says so where the recording tells what was asked for. One that does not can only be said to
+hold compiles of one code object that differ in the config, which two ``torch.compile`` calls with
+options of their own make as well.
 """
 
 from collections import defaultdict
@@ -26,6 +30,7 @@ def lost_options(timeline: Timeline) -> list[Note]:
     return [
         _note(timeline, history, option, groups)
         for history in timeline.program_codes()
+        if not any(compile_.dynamic for compile_ in history.compiles)
         for option in PATCHED
         if _in_two_threads(groups := _by_value(history, option))
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness.causes import versions, words
 from harness.causes.base import Found, Outcome
 from harness.events.values import Context
+from harness.phrases import quoted
 from harness.statements import SharedState, Stack, Statement
 from harness.timeline.contexts import difference
 from harness.timeline.judging import Judgement
@@ -110,7 +111,7 @@ def _evidence(timeline: Timeline, state: State, hits: Sequence[Judgement]) -> li
         named = next((j for j in own if state.guard in j.observed and j.reason), None)
         name = timeline.name(tid)
         if named is not None and named.reason is not None:
-            text = f"In `{name}` torch names the guard: `{named.reason.text.strip()}`."
+            text = f"In `{name}` torch names the guard: {quoted(named.reason.text)}."
             found.append(Statement(text, "observed", words.seqs(named.seqs)))
             continue
         first = own[0]

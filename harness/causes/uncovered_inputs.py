@@ -1,20 +1,24 @@
-"""What CR201, CR202 and CR204 have in common: the warm-up did not cover an input of the call.
+"""What CR201 to CR206 and CR209 have in common: the warm-up did not cover an input of the call.
 
 A recompile for an input that the warm-up had not seen is no fault by itself: every program meets
 new shapes. It is a finding when another thread was calling the same code object meanwhile.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.causes import words
 from harness.causes.base import Found, Outcome
+from harness.phrases import quoted
 from harness.statements import Certainty, Note, Statement
 from harness.timeline.cold import cold_started
 from harness.timeline.contexts import shapes
+from harness.timeline.history import CodeHistory
 from harness.timeline.judging import Judgement
-from harness.timeline.reasons import Guard
+from harness.timeline.model import Uncovered
+from harness.timeline.reasons import Guard, Reason
 from harness.timeline.timeline import Timeline
 
 
@@ -34,19 +38,25 @@ class Input:
 
     Attributes:
         code: the cause's code.
-        guard: the kind of guard that fails.
+        guards: the kinds of guard that fail, the one that counts first.
         because: the headline's second half, from the guard's text.
+        unknown: what is not recorded, as a statement; empty if nothing is amiss.
+        beside_cold_start: it is told where several threads cold-started the code too.
     """
 
     code: str
-    guard: Guard
+    guards: tuple[Guard, ...]
     because: Callable[[str], str]
+    unknown: str = ""
+    beside_cold_start: bool = True
 
 
 def find_input(timeline: Timeline, kind: Input) -> Outcome:
     """The finding, or the note, that calls were not covered because of ``kind``."""
     after = [j for j in timeline.judgements().values() if not _in_warmup(j)]
-    misses = [miss for j in after if (miss := _miss(j, kind.guard))]
+    if not kind.beside_cold_start:
+        after = [j for j in after if not cold_started(j.history)]
+    misses = [miss for j in after if (miss := _miss(j, kind.guards))]
     if not misses:
         return Outcome()
     outcome = Outcome()
@@ -64,20 +74,46 @@ def _in_warmup(judgement: Judgement) -> bool:
     return judgement.history.made_in_warmup(judgement.call.compile)
 
 
-def _miss(judgement: Judgement, guard: Guard) -> Miss | None:
-    if guard in judgement.guards:
-        reason = judgement.reason
-        text = reason.text.strip() if reason else ""
-        return Miss(judgement, text, guard in judgement.observed, secondary=False)
-    later = judgement.later.get(guard)
+def guard(text: str) -> str:
+    """Torch's words for the guard, as the end of a headline's half; empty if there are none."""
+    return f" (guard {quoted(text)})" if text else ""
+
+
+def _miss(judgement: Judgement, guards: Sequence[Guard]) -> Miss | None:
+    for kind in guards:
+        if kind in judgement.guards:
+            text = reason_line(judgement.reason) if judgement.reason else ""
+            return Miss(judgement, text, kind in judgement.observed, secondary=False)
+    later = next((judgement.later[guard] for guard in guards if guard in judgement.later), None)
     if later is None:
         return None
-    return Miss(judgement, later.text.strip(), observed=True, secondary=True)
+    return Miss(judgement, reason_line(later), observed=True, secondary=True)
+
+
+def reason_line(reason: Reason) -> str:
+    """Torch's words for the guard alone: a guard on a Python value is followed by its source."""
+    return re.split(r"\s{2,}#|\s*\n", reason.text.strip(), maxsplit=1)[0]
 
 
 def _raced(miss: Miss) -> bool:
-    """Whether another thread called the code object in the same period."""
-    return miss.judgement.history.meets_others(miss.judgement.call.tid)
+    """Whether another thread called the code object in the same period.
+
+    A method's code is every instance's: an instance that the entries were not made for, such as a
+    second model of the class, is warmed up by its own first call. But once a program has said that
+    its warm-up is over nothing should be compiled.
+    """
+    history, call = miss.judgement.history, miss.judgement.call
+    if history.done is not None:
+        return True
+    return history.meets_others(call.tid) and not _first_of_its_owner(history, call)
+
+
+def _first_of_its_owner(history: CodeHistory, call: Uncovered) -> bool:
+    owner = call.compile.owner if call.compile else None
+    if owner is None:
+        return False
+    owners = {entry.owner for entry in history.entries_before(call.t)}
+    return None not in owners and owner not in owners
 
 
 def _finding(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Found:
@@ -95,6 +131,7 @@ def _finding(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Found:
             *_statements(timeline, misses),
             _overlap(timeline, misses[0]),
             _warmed(timeline, first),
+            *([Statement(kind.unknown, "unknown", words.seqs(seqs))] if kind.unknown else []),
         ),
         headline=(
             f"{words.subject(timeline, tids, histories)} {verb} {codes} after warm-up: "
@@ -137,7 +174,7 @@ def _statements(timeline: Timeline, misses: Sequence[Miss]) -> list[Statement]:
         number = words.times(sum(miss.judgement.call.times for miss in own))
         if shown.text:
             text = f"`{name}` missed every entry of `{code}` {number}; torch names the guard: "
-            text += f"`{shown.text}`."
+            text += f"{quoted(shown.text)}."
         else:
             text = f"`{name}` missed every entry of `{code}` {number}, repeating another's compile."
         certainty: Certainty = "observed" if shown.observed else "inferred"
@@ -148,6 +185,10 @@ def _statements(timeline: Timeline, misses: Sequence[Miss]) -> list[Statement]:
 
 def _overlap(timeline: Timeline, miss: Miss) -> Statement:
     history, call = miss.judgement.history, miss.judgement.call
+    if timeline.warmup_done is not None:
+        seq = timeline.warmup_done[1]
+        text = "The program had said before that its warm-up was over."
+        return Statement(text, "observed", words.seqs((seq,)))
     others = history.overlaps(call.tid)
     who = words.object_(timeline, others) if others else "threads that are not listed"
     text = (
@@ -174,12 +215,18 @@ def _note(timeline: Timeline, kind: Input, misses: Sequence[Miss]) -> Note:
     calls = [miss.judgement.call for miss in misses]
     codes = words.codes(call.code for call in calls)
     text = next((miss.text for miss in misses if miss.text), "")
-    guard = f": `{text}`" if text else ""
+    named = f": {quoted(text)}" if text else ""
+    met = any(m.judgement.history.meets_others(m.judgement.call.tid) for m in misses)
+    alone = (
+        "which was the first of its object, for which nothing had been compiled"
+        if met
+        else "while no other thread called it"
+    )
     number = words.count(sum(call.times for call in calls), "call")
     return Note(
         text=(
             f"{number} of {codes} in {words.object_(timeline, (c.tid for c in calls))} met no "
-            f"fitting entry ({kind.guard.value}), while no other thread called it{guard}."
+            f"fitting entry ({kind.guards[0].value}), {alone}{named}."
         ),
         code=kind.code,
         pid=timeline.pid,

@@ -19,8 +19,11 @@ PROBES = (
     "stance",
     "compiles",
     "lock",
+    "reset",
     "fx",
     "backward",
+    "cuda_graphs",
+    "forks",
     "attention",
     "block_mask",
     "is_compiling",
@@ -52,6 +55,14 @@ class Attachment:
                 continue
             self._waiting[name] = probe
             self._hooks.when_all_imported(probe.modules, lambda probe=probe: self._install(probe))  # type: ignore[misc]
+
+    def waiting(self) -> list[str]:
+        """The probes that have had nothing to patch by now."""
+        return list(self._waiting)
+
+    def stop_waiting(self) -> None:
+        """Install no more probes."""
+        self._hooks.remove()
 
     def report_idle(self) -> None:
         """At the program's end, record the probes that never had anything to patch."""

@@ -43,6 +43,22 @@ def boot() -> None:
             _report_failure(settings.folder)
 
 
+def recorder() -> Recorder | None:
+    """The event log of this process, if it is one that was started to be watched."""
+    return None if _session is None else _session.recorder
+
+
+def idle_probes() -> list[str]:
+    """The probes that have had nothing to patch by now, where ``recorder`` is one."""
+    return [] if _session is None else _session.idle_probes()
+
+
+def warmup_done() -> None:
+    """Record that the program says its warm-up is over; never raises."""
+    if _session is not None:
+        _session.warmup_done()
+
+
 def _is_helper(argv: list[str]) -> bool:
     program = _program(argv)
     if program.endswith(COMPILE_WORKERS):
@@ -113,7 +129,9 @@ def header(settings: Settings) -> dict[str, Any]:
         "cache_dir": os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""),
         "cache_state": settings.cache_state,
         "memory_cap": settings.memory_cap,
+        "in_process": settings.in_process,
         "job_id": os.environ.get("TORCH_COMPILE_JOB_ID", ""),
+        "rank": mask(os.environ.get("RANK", "")),
         "env": mask_environment(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)}
         ),

@@ -1,6 +1,5 @@
 """The variants that dynamo keeps of a code object, and the text of their guards."""
 
-import atexit
 import functools
 import hashlib
 import json
@@ -30,6 +29,7 @@ _NUMBERED = re.compile(r"0x[0-9a-f]+|(?<=___)\d+\b|_c\d+(?=['\"])")
 
 # Of a code object that callables share: which callable a compile was for.
 _shared: dict[tuple[int, str], int] = {}
+_described: weakref.WeakKeyDictionary[object, dict[str, Any]] = weakref.WeakKeyDictionary()
 # When ``_shared`` has grown to this, what dynamo has dropped meanwhile is dropped here.
 _MIN_SHARED = 1024
 _prune_at = _MIN_SHARED
@@ -41,6 +41,16 @@ def describe_entry(guard_manager: object, compile_id: object) -> dict[str, Any]:
 
     ``digest`` is equal for variants whose guards say the same, as those of a stampede do.
     """
+    try:
+        known = _described.get(guard_manager)
+    except TypeError:  # it can be referred to strongly only
+        return _describe(guard_manager, compile_id)
+    if known is None or known["compile_id"] != str(compile_id):
+        known = _described[guard_manager] = _describe(guard_manager, compile_id)
+    return known
+
+
+def _describe(guard_manager: object, compile_id: object) -> dict[str, Any]:
     text = str(guard_manager)
     # A tensor's or a dict's guards come in no fixed order.
     normal = "\n".join(sorted(_NUMBERED.sub("", text).splitlines()))
@@ -116,22 +126,9 @@ def is_compile_of(code: CodeType, described: dict[str, Any], compile_id: str) ->
 def record_at_exit(recorder: Recorder) -> None:
     """Arrange for ``record_all`` at the program's end, while dynamo still has its caches.
 
-    Dynamo drops an entry when a guarded object dies, by ``weakref.finalize``, and at exit those
-    finalizers all run as if the objects had died. Exit handlers run last in, first out: theirs has
-    to be registered before ours.
+    Dynamo drops an entry when a guarded object dies, by ``weakref.finalize``.
     """
-    recorded_in: list[int] = []
-
-    def record() -> None:
-        # Where the program ends by os._exit no exit handler runs, only the recorder's hooks.
-        if recorder.quiet or recorder.pid in recorded_in:
-            return
-        recorded_in.append(recorder.pid)
-        record_all(recorder)
-
-    weakref.finalize(record, int)
-    atexit.register(record)
-    recorder.at_end.append(record)
+    recorder.at_exit(functools.partial(record_all, recorder))
 
 
 def record_all(recorder: Recorder) -> None:

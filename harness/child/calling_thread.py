@@ -1,4 +1,4 @@
-"""The calling thread as Python and the system know it, without making itself known to either.
+"""Threads as Python and the system know them, without making oneself known to either.
 
 ``threading.current_thread()`` registers a dummy ``Thread`` for a thread that Python did not start,
 autograd's say, and the program would find it in ``threading.enumerate()``.
@@ -6,6 +6,8 @@ autograd's say, and the program would find it in ``threading.enumerate()``.
 
 import os
 import threading
+
+from .privacy import mask_name
 
 
 def registered_thread() -> threading.Thread | None:
@@ -26,16 +28,22 @@ def is_foreign_thread() -> bool:
 
 
 def current_thread_name(tid: int) -> str:
-    """Name of the calling thread, whose native id is ``tid``."""
+    """Name of the calling thread, whose native id is ``tid``, without secrets in it."""
     thread = registered_thread()
     if thread is not None and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
-        return thread.name
+        return mask_name(thread.name)
     # A thread of C++ may have told the system its name: autograd's is "pt_autograd_" and a device
     # index (torch/csrc/autograd/engine.cpp). Without one it has the process's.
     system = _system_name(tid)
     if system and system != _system_name(os.getpid()):
         return system
     return thread.name if thread is not None else f"thread-{tid}"
+
+
+def name_of(tid: int) -> str:
+    """Name of a thread that Python started, by its native id, without secrets in it; or empty."""
+    threads = list(threading._active.values())  # type: ignore[attr-defined]  # noqa: SLF001
+    return next((mask_name(thread.name) for thread in threads if thread.native_id == tid), "")
 
 
 def _system_name(tid: int) -> str:

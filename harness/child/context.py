@@ -35,7 +35,7 @@ def describe() -> Described:
     Initialises nothing: the current device is given only once the program has initialised CUDA.
     """
     torch: Any = sys.modules["torch"]
-    state = json.loads(symbols.GLOBAL_STATE.get()().__getstate__())
+    state = global_state()
     modes = symbols.FUNCTION_MODES.get()()
     # torch.set_default_device and ``with device:`` are modes of the thread that ran them.
     devices = [str(mode.device) for mode in modes if type(mode).__name__ == "DeviceContext"]
@@ -56,6 +56,12 @@ def describe() -> Described:
         "current_device": _current_device(torch),
         "config": _config(),
     }
+
+
+def global_state() -> Described:
+    """What dynamo's GLOBAL_STATE guard would ask for in the calling thread now."""
+    state: Described = json.loads(symbols.GLOBAL_STATE.get()().__getstate__())
+    return state
 
 
 def describe_inputs(variables: dict[str, Any]) -> list[Described]:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from . import devices
 from .privacy import mask
 from .recorder import Recorder
 from .stacks import frames_of
@@ -28,6 +29,7 @@ def record_error(
     data: dict[str, Any] = {"via": via, "chain": error_chain(error)}
     if future is not None:
         data["future"] = future
+    data |= devices.of_error(error)
     return recorder.emit("thread_error", data) > 0
 
 

@@ -9,7 +9,6 @@ Hits are what tells the two apart, and a hit must cost nothing. So the tap, dyna
 open only while a call is pending anywhere (see the guards probe).
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,13 +56,18 @@ _UNKNOWN = Switch("unknown")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call, when and where it was made; ``switch``: what was set that can make it run eager."""
+    """A call, when and where it was made; ``switch``: what was set that can make it run eager.
+
+    ``thread`` is an object of its thread's own: the system gives the id of a thread that ended to
+    another one, and those that Python did not start end unheard.
+    """
 
     code: Described
     where: Stack | None
     switch: Switch | None
     mark: object
     began_ns: int
+    thread: object
 
 
 class Tap(Protocol):
@@ -92,7 +96,13 @@ def of(recorder: Recorder) -> "Follower":
     """The follower whose events go to ``recorder``."""
     # No lock, since signal handlers come by here. The first probe makes it, as torch is imported.
     found = _followers.get(recorder)
-    return _followers.setdefault(recorder, Follower(recorder)) if found is None else found
+    if found is not None:
+        return found
+    made = Follower(recorder)
+    found = _followers.setdefault(recorder, made)
+    if found is made:  # of threads that come here at once, one has made it for all
+        made.watch_forks()
+    return found
 
 
 class Follower:
@@ -111,9 +121,14 @@ class Follower:
         self._mark = object()
         self._opened = 0.0
         self._setters: tuple[tuple[object, int], ...] = ()
-        os.register_at_fork(after_in_child=self._after_fork)
+        self._shutting: set[int] = set()
+
+    def watch_forks(self) -> None:
+        """Begin anew in a forked child, which has the forking thread alone."""
+        self._recorder.at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
+        self._shutting = set()
         self._pending, self._missed, self._setters = {}, {}, ()
         if self._tap is not None:
             self._shut(self._tap)
@@ -144,41 +159,33 @@ class Follower:
             return
         self._opened = time.monotonic()
         mark = self._mark
-        self._pending[self._recorder.local.tid] = _Call(
-            code, where, self._switch(), mark, time.monotonic_ns()
-        )
+        self._pending[self._recorder.local.tid] = self._call(code, where, self._switch(), mark)
         tap.open()
 
     def settle(self) -> None:
         """The thread calls again, or ends: what came of its last call is known now."""
-        tid = self._recorder.local.tid
-        self._settle_pending(tid)
-        missed = self._missed.pop(tid, None)
+        self._settle_pending()
+        missed = self._take(self._missed)
         if missed is not None:
             self._ran_eager(missed)
 
     def hit(self) -> None:
         """The guards of an entry held."""
-        if self._pending.pop(self._recorder.local.tid, None) is not None:
-            self._close()
-        elif time.monotonic() - self._opened > _PATIENCE_S and self._tap is not None:
+        if self._take_pending() is not None:
+            return
+        if time.monotonic() - self._opened > _PATIENCE_S and self._tap is not None:
             self._pending.clear()
             self._shut(self._tap)
 
     def interrupted(self) -> None:
         """A signal handler raised on the way here: what came of the call is not known."""
-        tid = self._recorder.local.tid
-        self._missed.pop(tid, None)
-        if self._pending.pop(tid, None) is not None:
-            self._close()
+        self._take(self._missed)
+        self._take_pending()
 
     def missed(self, code: Described | None) -> None:
         """The guards of all entries failed."""
-        tid = self._recorder.local.tid
-        call = self._pending.pop(tid, None)
-        if call is not None:
-            self._close()
-        earlier = self._missed.pop(tid, None)
+        call = self._take_pending()
+        earlier = self._take(self._missed)
         if earlier is not None:
             self._ran_eager(earlier)
         if code is None or code["internal"]:
@@ -188,16 +195,13 @@ class Follower:
             # Once the limit was hit every call of a loop may come by here.
             worth = worth_recording(self._times(code, switch or self._fate(code)) + 1)
             where = user_stack() if worth else None
-            call = _Call(code, where, switch, None, time.monotonic_ns())
-        self._missed[tid] = call
+            call = self._call(code, where, switch, None)
+        self._missed[self._recorder.local.tid] = call
 
     def compiling(self, code: Described) -> int:
         """A compile begins; returns when the followed call began that came to it; 0: none did."""
-        tid = self._recorder.local.tid
-        call = self._pending.pop(tid, None)
-        if call is not None:
-            self._close()
-        call = self._missed.pop(tid, call)
+        call = self._take_pending()
+        call = self._take(self._missed) or call
         return call.began_ns if call is not None and call.code["id"] == code["id"] else 0
 
     def compiled(self, code: Described, began_ns: int, left: Switch | None) -> None:
@@ -222,32 +226,52 @@ class Follower:
 
     def flagged(self, code: Described | None, nested: str, tracing: Sequence[int]) -> None:
         """The call found the FX-tracing flag set: it raises, or runs eager (``nested``)."""
-        if self._pending.pop(self._recorder.local.tid, None) is not None:
-            self._close()
+        self._take_pending()
         if nested == "eager" and code is not None and not code["internal"]:
             by = tracing[0] if len(tracing) == 1 else None
             self._emit(code, Switch("fx_flag", by_tid=by), user_stack(), time.monotonic_ns())
 
-    def _settle_pending(self, tid: int) -> None:
-        call = self._pending.pop(tid, None)
+    def _call(
+        self, code: Described, where: Stack | None, switch: Switch | None, mark: object
+    ) -> _Call:
+        thread = self._recorder.local.scratch
+        return _Call(code, where, switch, mark, time.monotonic_ns(), thread)
+
+    def _take(self, calls: dict[int, _Call]) -> _Call | None:
+        """Take the calling thread's call out, and drop one of a thread that had the id before."""
+        local = self._recorder.local
+        call = calls.pop(local.tid, None)
+        return call if call is not None and call.thread is local.scratch else None
+
+    def _take_pending(self) -> _Call | None:
+        if self._recorder.local.tid not in self._pending:
+            return None
+        call = self._take(self._pending)
+        if self._tap is not None and not self._pending:
+            self._shut(self._tap)
+        return call
+
+    def _settle_pending(self) -> None:
         tap = self._tap
+        call = self._pending.get(self._recorder.local.tid)
         if call is None or tap is None:
             return
         # Another thread may have shut the tap meanwhile, so that a hit of this one went unseen. It
-        # first changes the mark and then shuts the tap, so it is asked for in this order.
-        unseen = not tap.is_open or call.mark is not self._mark
-        self._close()
-        if not unseen:
+        # says that it is about to, shuts the tap, changes the mark and takes its word back, so it
+        # is asked for in this order.
+        unseen = bool(self._shutting) or not tap.is_open or call.mark is not self._mark
+        call = self._take_pending()
+        if call is not None and not unseen:
             self._ran_eager(call)
 
-    def _close(self) -> None:
-        tap = self._tap
-        if tap is not None and not self._pending:
-            self._shut(tap)
-
     def _shut(self, tap: Tap) -> None:
-        self._mark = object()
-        tap.shut()
+        tid = self._recorder.local.tid
+        self._shutting.add(tid)
+        try:
+            tap.shut()
+            self._mark = object()
+        finally:
+            self._shutting.discard(tid)
         if self._pending:  # somebody's call came just now
             self._mark = object()
             tap.open()

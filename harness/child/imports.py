@@ -27,6 +27,13 @@ class ImportHooks:
         """Put the finder in front of the others."""
         sys.meta_path.insert(0, self)
 
+    def remove(self) -> None:
+        """Take the finder out; what is waited for stays unseen."""
+        with self._lock:
+            self._waiting.clear()
+        with contextlib.suppress(ValueError):  # the program has cleared the list
+            sys.meta_path.remove(self)
+
     def when_all_imported(self, names: Sequence[str], callback: Callback) -> None:
         """Call ``callback`` once, as soon as all modules in ``names`` were imported.
 

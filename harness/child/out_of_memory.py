@@ -4,6 +4,8 @@ A GPU's allocator tells an observer. Of the processor's allocator there is only 
 that a request which the program survives is seen only in dense attention.
 """
 
+import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
@@ -19,6 +21,7 @@ from .stacks import frames_of, user_stack
 POINT = "out_of_memory"
 #: The attribute of an exception that was recorded.
 _NOTED = "__compile_race_oom__"
+_marks = itertools.count(1)
 
 
 class Requests:
@@ -113,10 +116,13 @@ class Requests:
 
 
 def _was_recorded(error: BaseException) -> bool:
-    """Whether this exception was recorded before; the next time it will have been."""
-    noted = bool(error.__dict__.get(_NOTED))
-    error.__dict__[_NOTED] = True
-    return noted
+    """Whether this exception was recorded before; the next time it will have been.
+
+    Of threads that raise one exception at once, a future's say, one is told that it was not.
+    """
+    # In one step. A pickled one comes from another process, which has recorded it.
+    mine = f"{os.getpid()} {next(_marks)}"
+    return error.__dict__.setdefault(_NOTED, mine) is not mine
 
 
 def _inwards_out(traceback: TracebackType | None) -> Iterator[FrameType]:

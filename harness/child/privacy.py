@@ -5,6 +5,7 @@ for the shapes of known tokens and for values behind names that mean a secret. T
 touch what a diagnosis is made of: guard texts, shapes, hashes, cache keys, tokens of a language.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -95,6 +96,12 @@ def mask(text: str) -> str:
     text = _BEARER.sub(rf"\g<keep>{MASK}", text)
     text = _NAMED.sub(_named, text)
     return _FLAG.sub(_flag, text)
+
+
+@functools.lru_cache(maxsize=1024)
+def mask_name(name: str) -> str:
+    """Return a thread's name masked; its events all have it, so it is looked at once."""
+    return mask(name)
 
 
 def mask_argv(argv: Iterable[str]) -> list[str]:

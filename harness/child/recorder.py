@@ -5,12 +5,14 @@ A recorder method never raises into the program: a full disk or a broken value i
 program goes on.
 """
 
+import atexit
 import contextlib
 import itertools
 import json
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol
@@ -59,12 +61,14 @@ class ThreadState(threading.local):
         backward_compiles: how many lazy backward compiles it is inside of.
         counts: events of one kind so far, for ``worth_recording``.
         said: the thread's start is written, or there is none to be written.
+        known: an event that is kept tells what Python calls the thread.
     """
 
     traces = 0
     backward_compiles = 0
     phase: str | None = None
     said = False
+    known = False
 
     def __init__(self) -> None:
         self.tid = threading.get_native_id()
@@ -167,6 +171,8 @@ class Recorder:
                 self._say_start()
             seq, line = self._line(point, edge, compile_id, where, data)
             self._write(point, line)
+            if kept:
+                self.local.known = True
             self.noted(point, edge)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self.lost += 1
@@ -233,6 +239,36 @@ class Recorder:
     def compile_wanted(self, caller: FrameType) -> None:
         """Told that ``caller`` takes the compile lock; the guards probe sets this."""
 
+    def at_fork(
+        self,
+        *,
+        before: Callable[[], object] | None = None,
+        after_in_child: Callable[[], object],
+    ) -> None:
+        """Have hooks called at each fork, as ``os.register_at_fork`` does."""
+        if before is None:
+            os.register_at_fork(after_in_child=after_in_child)
+        else:
+            os.register_at_fork(before=before, after_in_child=after_in_child)
+
+    def at_exit(self, hook: Callable[[], object]) -> None:
+        """Have ``hook`` called once as the program ends, while objects are still alive.
+
+        Finalizers (``weakref.finalize``) all run at exit, as if every object had died. Exit
+        handlers run last in, first out: theirs has to be registered before ours.
+        """
+        called_in: list[int] = []
+
+        def once() -> None:
+            # Where the program ends by os._exit no exit handler runs, only the recorder's hooks.
+            if not self.quiet and self.pid not in called_in:
+                called_in.append(self.pid)
+                hook()
+
+        weakref.finalize(once, int)
+        atexit.register(once)
+        self.at_end.append(once)
+
     def reach(self, point: str, edge: str) -> None:
         """The calling thread is at an edge of a point, and may have to wait there for its turn."""
         if self.schedule is not None:
@@ -282,7 +318,7 @@ class Recorder:
         if unsaid is None:
             return
         t_ns, tid, name, data, where = unsaid
-        data["child_tid"] = self.local.tid
+        data["child_tid"], data["child_ident"] = self.local.tid, threading.get_ident()
         by = {"t_ns": t_ns, "tid": tid, "thread": name}
         self._kept.write(self._line("thread_start", "instant", None, where, data, by=by)[1])
 
@@ -312,6 +348,8 @@ class Recorder:
             event.update(by)
         elif local.phase is not None:
             event["phase"] = local.phase
+        if not local.known and by is None:
+            event["ident"] = threading.get_ident()
         if compile_id is not None:
             event["compile_id"] = compile_id
         if where:

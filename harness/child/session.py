@@ -28,7 +28,7 @@ class Session:
 
     def start(self) -> None:
         """Register the handlers."""
-        os.register_at_fork(after_in_child=self._recorder.after_fork)
+        self._recorder.at_fork(after_in_child=self._recorder.after_fork)
         # Registered first of all, so run last of all, after what the program registers.
         atexit.register(self.end)
         self._leaving.watch()
@@ -41,6 +41,19 @@ class Session:
 
         _exit.__doc__ = exit_now.__doc__
         os._exit = _exit
+
+    @property
+    def recorder(self) -> Recorder:
+        """The process's event log."""
+        return self._recorder
+
+    def idle_probes(self) -> list[str]:
+        """The probes that have had nothing to patch by now."""
+        return self._attachment.waiting()
+
+    def warmup_done(self) -> None:
+        """Record that the program says its warm-up is over."""
+        self._recorder.emit("phase", {"name": "warmup_done"})
 
     def end(self) -> None:
         """Run what the probes have left for the end, then write the last event. Never raises."""

@@ -25,6 +25,8 @@ class Settings:
             of its data segment; None: none.
         schedule: what ``schedule.make`` takes, for the run's first process; None: threads run as
             they like.
+        ask: ask the cache entries before each call of compiled code (see ``asking``).
+        in_process: the watch begins in a program that runs already, and is taken out again.
     """
 
     folder: str
@@ -36,6 +38,8 @@ class Settings:
     deadline: float | None = None
     memory_cap: int | None = None
     schedule: dict[str, Any] | None = None
+    ask: bool = False
+    in_process: bool = False
 
     def dumps(self) -> str:
         """Text for the environment variable."""

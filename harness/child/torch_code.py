@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from . import torch_files
 from . import torch_symbols as symbols
+
+_MAX_DEPTH = 1000
+"""So many callers of a frame are looked at."""
 
 
 def is_compile_wrapper(code: CodeType) -> bool:
@@ -20,10 +24,37 @@ def compiled_function(frame: FrameType) -> Any:
     return frame.f_locals.get("fn")
 
 
+def compile_wrapper_around(frame: FrameType | None) -> FrameType | None:
+    """The nearest ``compile_wrapper`` frame among ``frame`` and its callers, if there is one."""
+    for _ in range(_MAX_DEPTH):
+        if frame is None or is_compile_wrapper(frame.f_code):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def asked_dynamic(frame: FrameType) -> str:
+    """What ``torch.compile(dynamic=)`` was given for the call that ``frame`` is inside of.
+
+    ``on``, ``off``, ``automatic`` (None, or nothing); empty if it cannot be told. Of calls inside
+    each other the innermost counts that was given one, since each sets it for what is inside.
+    """
+    found, wrapper = "", compile_wrapper_around(frame)
+    while wrapper is not None:
+        context = wrapper.f_locals.get("self")
+        if not hasattr(context, symbols.ASKED_DYNAMIC):
+            return ""
+        given = getattr(context, symbols.ASKED_DYNAMIC)
+        if given is not None:
+            return "on" if given else "off"
+        found, wrapper = "automatic", compile_wrapper_around(wrapper.f_back)
+    return found
+
+
 def called_module_function(frame: FrameType) -> Any:
     """The function that a frame of ``nn.Module``'s call machinery is about to run, or None."""
     code = frame.f_code
-    if code.co_name in symbols.MODULE_CALLS and _in_torch(code, (os.path.join("nn", "modules"),)):  # noqa: PTH118
+    if code.co_name in torch_files.MODULE_CALLS and _in_torch(code, torch_files.MODULE_FOLDERS):
         return _forward_of(frame.f_locals.get("self"))
     return None
 
@@ -35,12 +66,7 @@ def code_of(function: Any) -> tuple[CodeType | None, Any]:
     (builtins, callable objects, modules of ``torch.nn``): their calls go through one shared code
     object, ``inner`` of ``torch._dynamo.external_utils.wrap_inline``, in a closure per function.
     """
-    owner = getattr(function, "__self__", None)
-    if owner is not None and getattr(function, "__name__", "") in (
-        *symbols.MODULE_CALLS,
-        "__call__",
-    ):
-        function = _forward_of(owner) or function
+    function = function_of(function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if not isinstance(code, CodeType):
         return None, None
@@ -51,6 +77,17 @@ def code_of(function: Any) -> tuple[CodeType | None, Any]:
         return code, stand_in_target(cells["fn"].cell_contents)
     except (KeyError, ValueError):  # another closure than the one known, or an empty cell
         return code, None
+
+
+def function_of(function: Any) -> Any:
+    """The function, or bound method, whose frame dynamo compiles for a call of ``function``."""
+    owner = getattr(function, "__self__", None)
+    if owner is not None and getattr(function, "__name__", "") in (
+        *torch_files.MODULE_CALLS,
+        "__call__",
+    ):
+        return _forward_of(owner) or function
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +142,14 @@ def stand_in_target(wrapped: Any) -> Any:
 def is_internal(code: CodeType) -> bool:
     """Whether torch compiles ``code`` for its own use, as uncompiled ``flex_attention`` does.
 
-    ``flex_attention`` and ``create_block_mask`` themselves and the modules of ``torch.nn`` are the
-    program's own when it compiles them.
+    ``flex_attention`` and ``create_block_mask`` themselves, the modules of ``torch.nn`` and what
+    the transforms of ``torch.func`` return are the program's own when it compiles them.
     """
     if is_hop_wrapper(code):
         return True
-    return _in_torch(code, symbols.INTERNAL_FOLDERS) and not is_stand_in(code)
+    if _in_torch(code, torch_files.TRANSFORMS):
+        return False
+    return _in_torch(code, torch_files.INTERNAL_FOLDERS) and not is_stand_in(code)
 
 
 def is_torchs(code: CodeType) -> bool:
@@ -120,19 +159,19 @@ def is_torchs(code: CodeType) -> bool:
 
 def is_hop_wrapper(code: CodeType) -> bool:
     """Whether ``code`` is what an uncompiled ``flex_attention`` call compiles."""
-    return code.co_name == symbols.HOP_WRAPPER
+    return code.co_name == torch_files.HOP_WRAPPER
 
 
 def runs_graph(code: CodeType) -> bool:
     """Whether a frame of ``code`` is part of running a compiled graph."""
-    return code.co_filename.startswith(symbols.GENERATED_GRAPH) or _in_torch(
-        code, symbols.GRAPH_RUNNERS
+    return code.co_filename.startswith(torch_files.GENERATED_GRAPH) or _in_torch(
+        code, torch_files.GRAPH_RUNNERS
     )
 
 
 def is_aot_runtime(code: CodeType) -> bool:
     """Whether a frame of ``code`` belongs to AOTAutograd, so that a compiled backward runs it."""
-    return _in_torch(code, symbols.AOT_RUNTIME)
+    return _in_torch(code, torch_files.AOT_RUNTIME)
 
 
 def memory_of(code: CodeType) -> str:
@@ -140,8 +179,8 @@ def memory_of(code: CodeType) -> str:
 
     ``dense_attention``, ``dense_backward`` or ``block_mask``, which hold B x H x Q x KV elements.
     """
-    what = symbols.MEMORY_FRAMES.get(code.co_name, "")
-    return what if what and _in_torch(code, symbols.FLEX_FILES) else ""
+    what = torch_files.MEMORY_FRAMES.get(code.co_name, "")
+    return what if what and _in_torch(code, torch_files.FLEX_FILES) else ""
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

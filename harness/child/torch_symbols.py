@@ -7,7 +7,6 @@ that have it, and the probe is then reported as missing. Versions were read in t
 """
 
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+from .in_place import answer_instead, copy_of
 from .probes import Unavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,9 +92,11 @@ IS_COMPILING = Symbol("torch.compiler", "_is_compiling_flag")  # held by compile
 
 THREAD_STORAGE = Symbol("torch._guards", "_TLS")  # compile_wrapper reads it on every call
 COMPILE = Symbol(_CONVERT, "_compile")
+COMPILED_CODES = Symbol(_CONVERT, "input_codes.seen")  # weak references, kept for reset()
 CALL_BACKEND = Symbol("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
 RUN_GRAPH = Symbol("torch.fx.experimental.symbolic_shapes", "PropagateUnbackedSymInts.run")
 COMPILE_LOCK = Symbol(_CONVERT, "compile_lock")
+RESET = Symbol("torch._dynamo", "reset")
 METRICS_CONTEXT = Symbol("torch._dynamo.utils", "get_metrics_context")
 SKIP_FILES_ADD = Symbol("torch._dynamo.trace_rules", "add")
 SKIP_FILES_CHECK = Symbol("torch._dynamo.trace_rules", "check_file")
@@ -122,6 +124,10 @@ PUSH_MODE = Symbol(_MODES, "_push_mode")
 ANY_DISPATCH_MODE = Symbol(_MODES, "any_torch_dispatch_mode_on_stack")
 DISPATCH_MODES = Symbol(_MODES, "_get_current_dispatch_mode_stack")
 
+CAPTURE_BEGIN = Symbol("torch.cuda.graphs", "CUDAGraph.capture_begin")
+CAPTURE_END = Symbol("torch.cuda.graphs", "CUDAGraph.capture_end")
+REPLAY_GRAPH = Symbol("torch.cuda.graphs", "CUDAGraph.replay")
+
 RUN_BACKWARD = Symbol("torch.autograd.graph", "_engine_run_backward")
 RUN_BACKWARD_BY_NAME = Symbol("torch.autograd", "_engine_run_backward")  # imported by value
 MATH_ATTENTION = Symbol("torch._higher_order_ops.flex_attention", "math_attention")
@@ -143,40 +149,23 @@ COMPILE_WORKERS = (
 )
 #: Torch's structured trace log: a record per event, on the thread that it happened on.
 TRACE_LOGGER = "torch.__trace"
+#: Where what ``torch.compile`` returns keeps what it was given.
+ORIGINAL_CALLABLE = "_torchdynamo_orig_callable"
+ORIGINAL_MODULE = "_orig_mod"
+ASKED_DYNAMIC = "_dynamic"  # where a compile_wrapper's context keeps torch.compile(dynamic=)
+#: Where a callback of dynamo's keeps the backend that it was made for.
+ORIGINAL_BACKEND = "_torchdynamo_orig_backend"
 #: The attribute by which dynamo is told to trace another function in a wrapper's stead.
 INLINE_INSTEAD = "_torchdynamo_inline"
 
 INIT_CUDA_CALL = Symbol("torch.cuda", "_lazy_call")  # runs it once CUDA is initialised
 OOM_OBSERVER = Symbol("torch._C", "_cuda_attach_out_of_memory_observer")
 
-# Functions of torch's flex_attention that hold B x H x Q x KV elements, and what for.
-MEMORY_FRAMES = {
-    "math_attention": "dense_attention",
-    "sdpa_dense_backward": "dense_backward",
-    "create_mask": "block_mask",
-    "create_block_mask": "block_mask",
-    "_convert_mask_to_block_mask": "block_mask",
-}
-FLEX_FILES = (
-    os.path.join("_higher_order_ops", "flex_attention.py"),  # noqa: PTH118
-    os.path.join("nn", "attention", "flex_attention.py"),  # noqa: PTH118
-)
 #: What ``_dense_to_ordered`` calls inside its annotation.
 ANNOTATED_CALL = "argsort"
 #: Parameters of create_mask and create_block_mask.
 MASK_SIZES = ("B", "H", "Q_LEN", "KV_LEN")
 
-HOP_WRAPPER = "_flex_attention_hop_wrapper"
-MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
-# What dynamo does with a whole file is decided by these folders of torch: the first hold functions
-# that torch compiles for its own use, the second the code that runs a compiled graph.
-INTERNAL_FOLDERS = ("_higher_order_ops", "_inductor", "_functorch", "_dynamo", "_export")
-GRAPH_RUNNERS = (
-    os.path.join("_functorch", "_aot_autograd"),  # noqa: PTH118
-    os.path.join("fx", "interpreter.py"),  # noqa: PTH118
-    os.path.join("fx", "graph_module.py"),  # noqa: PTH118
-)
-AOT_RUNTIME = GRAPH_RUNNERS[:1]
 LIMIT_EXCEEDED = "Dynamo recompile limit exceeded"
 # Failed compiles that dynamo makes nothing of but to run the frame eager, and those that it raises
 # whatever is set (torch/_dynamo/convert_frame.py, ConvertFrame.__call__).
@@ -186,7 +175,6 @@ HARD_FAILURES = frozenset(
 )
 #: What ``stance`` calls the default stance with guards skipped.
 SKIP_GUARDS = "skip_guard_eval_unsafe"
-GENERATED_GRAPH = "<eval_with_key>"
 # Tensors that stand for others while torch traces: nothing is computed.
 FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
 
@@ -227,13 +215,24 @@ _asked: Callable[[], bool]
 _fx: Any
 
 
-def listen(listener: Listener, around: Callable[[FrameType, Asked], bool] | None = None) -> None:
+def listen(
+    listener: Listener,
+    around: Callable[[FrameType, Asked], bool] | None = None,
+    *,
+    in_place: bool = False,
+) -> None:
     """Put a question with a listener in the place of ``is_fx_symbolic_tracing``.
 
     ``around`` is called for each question instead, with the frame that asks and a function that
-    answers it and tells the listener. Raises Unavailable if this torch has none.
+    answers it and tells the listener. ``in_place``: by ``answer_instead``; each call then takes the
+    slow path. Raises Unavailable if this torch has none.
     """
     global _listener, _asked, _fx
+    if in_place:
+        _asked, _listener = copy_of(FX_TRACING.get()), listener
+        begin_epoch()
+        answer_instead(FX_TRACING.get(), lambda: _answer(sys._getframe(2)))  # noqa: SLF001
+        return
     _asked, _fx, _listener = FX_TRACING.get(), sys.modules[_FX], listener
     question = _of_thread if FX_FLAG.find() is None else _of_process
     if around is not None:
@@ -351,6 +350,17 @@ def stance() -> tuple[str, object]:
     if found.stance != "default":
         return str(found.stance), found
     return SKIP_GUARDS if found.skip_guard_eval_unsafe else "", found
+
+
+def innermost_backend(callback: object) -> object:
+    """The backend whose entries a call with this callback looks at; None if it cannot be told.
+
+    As ``get_backend`` of ``torch/csrc/dynamo/extra_state.cpp`` finds it.
+    """
+    found = None
+    while callback is not None and (callback := getattr(callback, ORIGINAL_BACKEND, None)):
+        found = callback
+    return found
 
 
 def dispatch_modes() -> list[str]:

@@ -19,6 +19,7 @@ _DEAD_ENDS = (
     "errors",
     "following",
     "gpus",
+    "inside",
     "memory",
     "memory_use",
     "out_of_memory",

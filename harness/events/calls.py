@@ -30,6 +30,47 @@ class WrapperData(msgspec.Struct, frozen=True, kw_only=True):
     count: Int = 1
 
 
+class AnswerData(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the entry of a compile fits a call; ``guard``: what rejects it, as torch words it."""
+
+    compile_id: str
+    fits: bool
+    guard: str = ""
+
+
+class ArgumentData(msgspec.Struct, frozen=True, kw_only=True):
+    """An argument of a call: one of the tensors, a plain ``value`` as code, or another's type.
+
+    ``keyword``: it was given by this name; empty if by its place.
+    """
+
+    name: str
+    kind: Literal["tensor", "value", "other"]
+    text: str = ""
+    keyword: str = ""
+
+
+class AskedData(msgspec.Struct, frozen=True, kw_only=True):
+    """The thread asked the ``entries`` entries of ``code`` whether one fits a call.
+
+    Entries are asked, newest first, until one fits. ``ran``: the call that the thread is about to
+    make; else one that another thread made. ``called``: module and global name by which the program
+    knows the callable; empty if by none. ``compiling_tids``: other threads then inside a compile.
+    """
+
+    code: Code
+    context: Context
+    dispatch_modes: tuple[str, ...] = ()
+    stance: str = ""
+    inputs: tuple[TensorInput, ...] = ()
+    arguments: tuple[ArgumentData, ...] = ()
+    called: tuple[str, ...] = ()
+    ran: bool = True
+    answers: tuple[AnswerData, ...] = ()
+    entries: Int = 0
+    compiling_tids: tuple[Int, ...] = ()
+
+
 class EagerData(msgspec.Struct, frozen=True, kw_only=True):
     """A call of ``code`` neither hit an entry nor ran what a compile made: Python ran it.
 
@@ -92,8 +133,12 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     """One call of dynamo's ``_compile``.
 
     On enter: ``code``, ``context``, ``inputs``, ``entries`` (how many existed), ``limit`` (this
-    thread's recompile_limit). On exit: ``ok``, ``reasons`` (which guard of which entry rejected
-    the call, as torch words it), ``entry`` (the variant made), ``error``, ``limit_hit``.
+    thread's recompile_limit), ``owner`` (which object a method's call was of, by number; None: no
+    method), ``dynamic`` (what ``torch.compile(dynamic=)`` was given; empty: not known). On exit:
+    ``ok``, ``reasons`` (which guard of which entry rejected the call, as torch words it), ``entry``
+    (the variant made), ``error``, ``limit_hit``.
+    ``before``: an entry that was there when the watch began, in the thread that began it; its own
+    compile was not seen. It has ``context`` as far as its guards tell, and ``entry``.
     """
 
     code: Code
@@ -101,11 +146,14 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorInput, ...] = ()
     entries: Int | None = None
     limit: Int | None = None
+    owner: Int | None = None
+    dynamic: Literal["", "automatic", "on", "off"] = ""
     ok: bool | None = None
     reasons: tuple[str, ...] = ()
     entry: CacheEntry | None = None
     error: str = ""
     limit_hit: bool = False
+    before: bool = False
 
 
 class CompileDetailData(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,9 +198,15 @@ class AutogradData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackwardData(msgspec.Struct, frozen=True, kw_only=True):
-    """``count`` backward calls were made by this thread by now."""
+    """``count`` backward calls were made by this thread by now.
+
+    ``error``: the last of them failed with it; ``in_backward_tids``: other threads then inside a
+    backward call.
+    """
 
     count: Int = 1
+    error: str = ""
+    in_backward_tids: tuple[Int, ...] = ()
 
 
 class DenseAttentionData(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +249,18 @@ class IsCompilingData(msgspec.Struct, frozen=True, kw_only=True):
 
     compiling_tids: tuple[Int, ...] = ()
     count: Int = 1
+
+
+class ResetData(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of ``torch._dynamo.reset``, from enter to exit.
+
+    ``calling_tids``: other threads that were inside a call of compiled code at that moment;
+    ``compiling_tids``: those inside a dynamo compile. ``error``: of the exit, what it raised.
+    """
+
+    calling_tids: tuple[Int, ...] = ()
+    compiling_tids: tuple[Int, ...] = ()
+    error: str = ""
 
 
 class InvariantsData(msgspec.Struct, frozen=True, kw_only=True):

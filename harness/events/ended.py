@@ -16,17 +16,22 @@ class ThreadWait(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pid, tid, thread: whose; ``tid`` is the native thread id, 0 where only the child's own
             faulthandler spoke, which does not tell it.
+        ident: what Python calls the thread, which is what faulthandler tells; 0: not known.
         what: what it waits for, such as ``an item of a queue``, or what the
             program calls the lock; empty: not known.
         read: ``what`` was read off the source line and not off the frame that waits.
+        holds: what the ``with`` statements around the lines that it is in have entered, as the
+            program calls it: the locks among them are held.
         function, file, line: the innermost frame of the program's own, or else the innermost one.
     """
 
     pid: int
     tid: int
     thread: str
+    ident: int = 0
     what: str = ""
     read: bool = False
+    holds: tuple[str, ...] = ()
     function: str = ""
     file: str = ""
     line: int = 0
@@ -69,7 +74,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: the deadline.
         disk_full: nothing could be written to the run folder when the program ended.
         leftovers: how many processes that the program had left behind were ended.
+        guardian_failure: why nobody would have ended the program if the parent had been killed;
+            empty if its guardian stood by to the end.
         child_failure: why the watch did not attach or stopped, if the child wrote that down.
+        recordings: the recordings that the processes had left by then, by file name, each with its
+            size in bytes; empty in folders that an older version wrote.
+        block: what ended is a watched block inside of a process that goes on; ``exit_code`` is
+            then 0 or, where an exception left it, 1.
         parent_version: version of the harness.
     """
 
@@ -97,6 +108,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     disk_full: bool = False
     leftovers: int = 0
     child_failure: str = ""
+    guardian_failure: str = ""
+    recordings: dict[str, int] = {}
+    block: bool = False
     parent_version: str = ""
     schema: int = ENDED_SCHEMA
 
@@ -121,7 +135,12 @@ def _masked(ended: Ended) -> Ended:
     return msgspec.structs.replace(
         ended,
         command=mask_argv(ended.command),
-        stacks=mask(ended.stacks),  # py-spy begins with the command line
+        # py-spy begins with the command line, and names the threads.
+        stacks=mask(ended.stacks),
+        waits=[
+            msgspec.structs.replace(wait, thread=mask(wait.thread), what=mask(wait.what))
+            for wait in ended.waits
+        ],
         fatal_stacks=mask(ended.fatal_stacks),
         stderr_tail=mask(ended.stderr_tail),
         child_failure=mask(ended.child_failure),

@@ -16,8 +16,10 @@ from typing import IO, BinaryIO
 EVENTS = "events.jsonl"
 RUN = "run.json"
 ENDED = "ended.json"
+GUARDIAN_FAILURE = "guardian-failure.txt"
 CHILD_LOG = "child.log"
 CACHE = "cache"
+TORCH_TRACE = "torch_trace"
 
 MAX_WHOLE = 64 << 20
 """What ``run.json`` and ``ended.json`` never come near, stacks of hundreds of threads included."""
@@ -35,6 +37,15 @@ def event_files(folder: Path) -> list[Path]:
     """Every process's recording that is there, the main process's first."""
     main = folder / EVENTS
     return [*([main] if main.exists() else ()), *sorted(folder.glob(_OTHERS))]
+
+
+def recordings(folder: Path) -> dict[str, int]:
+    """Every process's recording that is there, by its name, with its size in bytes."""
+    found = {}
+    for path in event_files(folder):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.stat().st_size
+    return found
 
 
 def segments(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from harness.events.calls import (
+    AskedData,
     AutogradData,
     BackwardCompileData,
     BackwardData,
@@ -24,9 +25,11 @@ from harness.events.calls import (
     InvariantsData,
     IsCompilingData,
     LockWaitData,
+    ResetData,
     StanceData,
     WrapperData,
 )
+from harness.events.graphs import CudaGraphData, ForkData
 from harness.events.memory import MemoryCapData, MemoryData, MemoryPeakData, OutOfMemoryData
 from harness.events.schedules import HoldPassData, ScheduleData
 from harness.events.values import (
@@ -41,7 +44,12 @@ Edge = Literal["enter", "exit", "instant"]
 
 
 class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
-    """What every line has. ``t_ns`` is CLOCK_MONOTONIC; ``tid`` is the native thread id."""
+    """What every line has. ``t_ns`` is CLOCK_MONOTONIC; ``tid`` is the native thread id.
+
+    ``ident``: of a thread's first lines, what Python and faulthandler call it (``Thread.ident``).
+    ``source``: the line of a text that the event was read from, as ``train.log:345``; empty where a
+    program was watched. Of such events the times tell no more than their order.
+    """
 
     t_ns: Int
     seq: Int
@@ -52,13 +60,17 @@ class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
     phase: str | None = None
     compile_id: str | None = None
     where: tuple[Frame, ...] = ()
+    source: str = ""
+    ident: Int = 0
 
 
 class HeaderData(msgspec.Struct, frozen=True, kw_only=True):
     """Versions are what is installed for the child's interpreter; empty if not found.
 
     ``argv`` and ``env`` hold no secrets: they are masked. ``home`` is the user's home folder, which
-    reports shorten.
+    reports shorten. ``made_from``: a watched program, or texts that one left behind.
+    ``in_process``: the watch began in a program that ran already. ``rank``: of a distributed run,
+    as its launcher says (RANK); empty if none does.
     """
 
     schema: Int
@@ -76,9 +88,12 @@ class HeaderData(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str = ""
     cache_state: Literal["cold", "kept"] = "cold"
     job_id: str = ""
+    rank: str = ""
     memory_cap: Int | None = None
     env: dict[str, str] = {}
     home: str = ""
+    made_from: Literal["watch", "text"] = "watch"
+    in_process: bool = False
 
 
 class Header(BaseEvent, frozen=True, tag="header"):
@@ -117,12 +132,14 @@ class ThreadStartData(msgspec.Struct, frozen=True, kw_only=True):
     """``child_tid`` was started by the event's own thread; ``where`` is the creation stack.
 
     ``number``: the so manieth thread that the program started, from 1; 0: not known.
+    ``child_ident``: what Python and faulthandler call the new thread; 0: not known.
     """
 
     child_tid: Int
     name: str
     daemon: bool = False
     number: Int = 0
+    child_ident: Int = 0
 
 
 class ThreadStart(BaseEvent, frozen=True, tag="thread_start"):
@@ -140,11 +157,15 @@ class ThreadErrorData(msgspec.Struct, frozen=True, kw_only=True):
 
     ``via``: ``main`` (the program's uncaught exception), ``thread`` (a thread's), ``future`` (kept
     in a ``concurrent.futures.Future``; ``future`` is its number). ``chain[0]`` is the exception.
+    Where it is one that a wrong current device can make: ``current_device`` is the thread's index
+    of it, once CUDA is initialised, and ``devices`` are those of the tensors in its frames.
     """
 
     via: Literal["main", "thread", "future"]
     chain: tuple[ErrorLink, ...]
     future: Int | None = None
+    current_device: Int | None = None
+    devices: tuple[str, ...] = ()
 
 
 class ThreadError(BaseEvent, frozen=True, tag="thread_error"):
@@ -169,6 +190,12 @@ class Wrapper(BaseEvent, frozen=True, tag="wrapper"):
     """A call of compiled code. ``count``: so many like it by now in this thread."""
 
     data: WrapperData
+
+
+class Asked(BaseEvent, frozen=True, tag="asked"):
+    """A thread asked the cache entries before a call (once for each combination)."""
+
+    data: AskedData
 
 
 class Eager(BaseEvent, frozen=True, tag="eager"):
@@ -207,6 +234,12 @@ class CompileDetail(BaseEvent, frozen=True, tag="compile_detail"):
     data: CompileDetailData
 
 
+class Reset(BaseEvent, frozen=True, tag="reset"):
+    """Dynamo was reset (the first of a thread, powers of two of those alike)."""
+
+    data: ResetData
+
+
 class FxTrace(BaseEvent, frozen=True, tag="fx_trace"):
     """A symbolic trace, during which the FX flag is set."""
 
@@ -229,6 +262,18 @@ class Backward(BaseEvent, frozen=True, tag="backward"):
     """A thread called backward (its first, and every power of two)."""
 
     data: BackwardData
+
+
+class CudaGraph(BaseEvent, frozen=True, tag="cuda_graph"):
+    """A CUDA graph is being captured, or is replayed by another thread than before."""
+
+    data: CudaGraphData
+
+
+class Fork(BaseEvent, frozen=True, tag="fork"):
+    """First event of a process that was forked while another thread held the compile lock."""
+
+    data: ForkData
 
 
 class DenseAttention(BaseEvent, frozen=True, tag="dense_attention"):
@@ -342,6 +387,18 @@ class OutOfMemory(BaseEvent, frozen=True, tag="out_of_memory"):
     data: OutOfMemoryData
 
 
+class SaidData(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a text that says something by its words alone."""
+
+    text: str
+
+
+class Said(BaseEvent, frozen=True, tag="said"):
+    """A program's own output, or torch's, said it; only in recordings made from texts."""
+
+    data: SaidData
+
+
 class End(BaseEvent, frozen=True, tag="end"):
     """The interpreter ran its exit handlers: the program ended by itself."""
 
@@ -357,16 +414,20 @@ Event = (
     | ThreadError
     | FutureRead
     | Wrapper
+    | Asked
     | Eager
     | Stance
     | GuardMiss
     | LockWait
     | Compile
     | CompileDetail
+    | Reset
     | FxTrace
     | BackwardCompile
     | Autograd
     | Backward
+    | CudaGraph
+    | Fork
     | DenseAttention
     | BlockMask
     | IsCompiling
@@ -381,5 +442,6 @@ Event = (
     | MemoryPeak
     | MemoryCap
     | OutOfMemory
+    | Said
     | End
 )

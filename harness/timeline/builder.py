@@ -21,6 +21,9 @@ from harness.timeline.sharing import Shared
 from harness.timeline.threads import Threads
 from harness.timeline.timeline import Timeline
 
+WARMUP_DONE = "warmup_done"
+"""The phase by which a program says, once, that its warm-up is over."""
+
 _MAX_PROBES = 256
 _MAX_BEHALF = 256
 _MAX_PASSES = 256
@@ -58,6 +61,7 @@ class Builder:
             schema.LockWait: self._calls.lock_wait,
             schema.Compile: self._calls.dynamo_compile,
             schema.CompileDetail: self._detail,
+            schema.Reset: self._points.reset,
             schema.FxTrace: self._points.fx_trace,
             schema.BackwardCompile: self._points.backward_compile,
             schema.Backward: self._backward,
@@ -67,6 +71,7 @@ class Builder:
             schema.DenseAttention: self._points.dense,
             schema.BlockMask: self._points.block_mask,
             schema.IsCompiling: self._points.compiling_read,
+            schema.Phase: self._phase,
             schema.Caches: self._caches,
             schema.Invariants: self._invariants,
             schema.LeftOut: self._left_out,
@@ -123,6 +128,9 @@ class Builder:
             self.timeline.first_lost = self._numbering.first_missing
         self.timeline.repeated = self._numbering.repeated
         self._calls.finish()
+        if self.timeline.warmup_done is not None:
+            for history in self.timeline.codes.values():
+                history.done = self.timeline.warmup_done[0]
         for backward in self.timeline.backward_compiles:
             known = self.timeline.forwards.get(backward.compile_id or "")
             backward.forward = backward.forward or known
@@ -189,6 +197,10 @@ class Builder:
             self._graphs.backward_failed(event)
             return
         self._calls.backward(thread)
+
+    def _phase(self, event: schema.Phase) -> None:
+        if event.data.name == WARMUP_DONE and self.timeline.warmup_done is None:
+            self.timeline.warmup_done = (event.t_ns, event.seq)
 
     def _caches(self, event: schema.Caches) -> None:
         data = event.data

@@ -136,12 +136,36 @@ class Calls:
 
     def dynamo_compile(self, event: schema.Compile) -> None:
         """A dynamo compile began or ended."""
+        if event.data.before:
+            self._entry_before(event)
+            return
         self._first_call(event, event.data.code)
         self._sight(self.history(event.data.code), event)
         if event.edge == "exit":
             self._compile_ended(event)
         else:
             self._compile_began(event)
+
+    def _entry_before(self, event: schema.Compile) -> None:
+        """An entry that was there when the watch began: no call of the thread's was seen."""
+        data = event.data
+        history = self.history(data.code)
+        compile_ = Compile(
+            tid=event.tid,
+            on=event.tid,
+            t0=event.t_ns,
+            t1=event.t_ns,
+            seqs=(event.seq,),
+            code=data.code,
+            compile_id=event.compile_id,
+            context=self._shared.context(data.context),
+            ok=data.ok,
+            entry=without_raw(data.entry),
+            before=True,
+        )
+        history.compiles.append(compile_)
+        history.makers.add(event.tid)
+        self._remember_id(compile_)
 
     def _compile_began(self, event: schema.Compile) -> Compile:
         data = event.data
@@ -158,6 +182,8 @@ class Calls:
             inputs=self._shared.one(data.inputs),
             entries=data.entries,
             limit=data.limit,
+            owner=data.owner,
+            dynamic=data.dynamic,
             where=self._shared.one(event.where),
         )
         history.compiles.append(compile_)

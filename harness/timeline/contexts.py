@@ -63,10 +63,28 @@ def describe(context: Context | None) -> str:
 
 def difference(guard: Guard, made: Context | None, seen: Context | None) -> str:
     """How two contexts differ in what ``guard`` guards: ``gradients off there, on here``."""
-    if made is None or seen is None or guard not in _STATE:
+    if made is None or seen is None:
+        return ""
+    if guard is Guard.NUMERIC:
+        return "; ".join(
+            f"{name} {there} there, {here} here" for name, there, here in numeric_flags(made, seen)
+        )
+    if guard not in _STATE:
         return ""
     name, state = _STATE[guard]
     return f"{name} {state(made)} there, {state(seen)} here"
+
+
+def numeric_flags(made: Context, seen: Context) -> list[tuple[str, str, str]]:
+    """Numeric flags in which two contexts differ: each one's name and its value in either."""
+    there, here = _flags(made), _flags(seen)
+    names = [*there, *(name for name in here if name not in there)]
+    absent = "not recorded"
+    return [
+        (name, there.get(name, absent), here.get(name, absent))
+        for name in names
+        if there.get(name) != here.get(name)
+    ]
 
 
 def shapes(inputs: tuple[TensorInput, ...], limit: int = 6) -> str:
@@ -86,6 +104,14 @@ def _autocast_differs(made: Context, seen: Context) -> bool:
     # The dtype is guarded even while autocast is off.
     both = made.autocast.keys() & seen.autocast.keys()
     return any(made.autocast[device] != seen.autocast[device] for device in both)
+
+
+def _flags(context: Context) -> dict[str, str]:
+    own = {"default dtype": context.default_dtype.removeprefix("torch.")} | {
+        "deterministic_algorithms": _on(context.deterministic)
+    }
+    flags = context.numeric_flags.items()
+    return own | {name: _on(v) if isinstance(v, bool) else str(v) for name, v in flags}
 
 
 def _on(value: bool) -> str:  # noqa: FBT001 - formats a flag

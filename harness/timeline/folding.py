@@ -292,6 +292,7 @@ class Folder:
             timeline.backwards_failed,
             timeline.graph_captures,
             timeline.graph_replays,
+            timeline.resets,
         )
         told = {record.tid for records in lists for record in records}
         for history in timeline.codes.values():

@@ -26,7 +26,8 @@ class CodeHistory:
     ``makers`` those that compiled it. ``folded`` are the times at which compiles began that are no
     longer kept one by one; ``gone``: when threads called it that are no longer told of one by one,
     of which the first compiler is none. ``entries_left_out``: so many entries at the end were not
-    told. ``cold``: see ``harness.timeline.cold``.
+    told. ``done``: when the program said that its warm-up was over, by its own mark.
+    ``cold``: see ``harness.timeline.cold``.
     """
 
     code: Code
@@ -40,6 +41,7 @@ class CodeHistory:
     makers: set[int] = field(default_factory=set)
     gone: list[tuple[int, int]] = field(default_factory=list)
     folded: "array[int]" = field(default_factory=lambda: array("q"))
+    done: int | None = None
     cold: list[Uncovered] | None = None
     _warmup: list[Compile] | None = None
     _warm: dict[int, Compile] | None = None
@@ -48,8 +50,8 @@ class CodeHistory:
 
     @property
     def compiles_seen(self) -> int:
-        """How many compiles there were."""
-        return len(self.compiles) + len(self.folded)
+        """How many compiles there were while it was watched."""
+        return sum(not c.before for c in self.compiles) + len(self.folded)
 
     @property
     def first_compiler(self) -> int | None:
@@ -58,7 +60,13 @@ class CodeHistory:
 
     @property
     def warmup_end(self) -> int | None:
-        """When another thread than its first compiler began to call it; None: never."""
+        """When its warm-up was over; None: never.
+
+        The program may say when. Else it is when another thread than its first compiler began to
+        call it.
+        """
+        if self.done is not None:
+            return self.done
         first = self.first_compiler
         others = [
             seen.t0
@@ -69,7 +77,7 @@ class CodeHistory:
         return min(others, default=None)
 
     def warmup(self) -> list[Compile]:
-        """Compiles that began before a second thread called it. For a recording read to its end."""
+        """Compiles that began before its end. For a recording read to its end."""
         if self._warmup is None:
             end = self.warmup_end
             self._warmup = [c for c in self.compiles if end is None or c.t0 < end]
@@ -82,7 +90,7 @@ class CodeHistory:
         return id(compile_) in self._warm
 
     def compiles_after_warmup(self) -> int:
-        """How many compiles began once another thread than the first compiler had called it."""
+        """How many compiles began once the warm-up was over."""
         end = self.warmup_end
         if end is None:
             return 0

@@ -14,6 +14,9 @@ from harness.timeline.history import CodeHistory
 from harness.timeline.model import Compile, Uncovered
 from harness.timeline.reasons import GLOBAL_STATE, THREAD_STATE, Guard, Reason
 
+_OF_INFERENCE_MODE = {Guard.GRAD_MODE, Guard.DISPATCH_KEYS, Guard.REQUIRES_GRAD}
+"""Guards that fail where the modes of two threads differ, whichever dynamo gets to first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -155,7 +158,8 @@ class _Judge:
             guards=nearest.guards,
             observed=nearest.observed,
             reason=nearest.reason,
-            own=self._made.get(call.tid, call.t + 1) <= call.t,
+            # What is called once the warm-up was said to be over should fit whoever compiled it.
+            own=self._history.done is None and self._made.get(call.tid, call.t + 1) <= call.t,
             later=_later(entries, call),
         )
 
@@ -191,10 +195,10 @@ def _rejection(entry: Compile, call: Uncovered) -> _Rejection:
     if guards & GLOBAL_STATE and Guard.TORCH_FUNCTION_MODE in by_context:
         hidden |= {Guard.TORCH_FUNCTION_MODE}
     observed = set(guards)
-    if Guard.INFERENCE_MODE in by_context and guards & {Guard.GRAD_MODE, Guard.DISPATCH_KEYS}:
+    if Guard.INFERENCE_MODE in by_context and guards & _OF_INFERENCE_MODE:
         # Inference mode has no guard of its own: it switches gradients off and changes the
         # dispatch keys of the tensors made under it. Both contexts were recorded, so it is seen.
-        guards -= {Guard.GRAD_MODE, Guard.DISPATCH_KEYS}
+        guards -= _OF_INFERENCE_MODE
         guards.add(Guard.INFERENCE_MODE)
         observed = guards
     return _Rejection(entry, frozenset(guards | hidden), frozenset(observed), reason)

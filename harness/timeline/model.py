@@ -47,7 +47,9 @@ class Compile(Span):
     """One call of dynamo's ``_compile``. ``entries`` and ``limit`` are as when it began.
 
     ``on`` is the thread that it ran on; ``tid`` the one that it is put down to, which differs on
-    autograd's own threads.
+    autograd's own threads. ``harness.events.calls.CompileData`` says what ``owner`` and ``dynamic``
+    are. ``before``: it was over when the watch began; only its entry was seen, and it is put down
+    to the thread that began the watch.
     """
 
     code: Code
@@ -57,12 +59,15 @@ class Compile(Span):
     inputs: tuple[TensorInput, ...] = ()
     entries: int | None = None
     limit: int | None = None
+    owner: int | None = None
+    dynamic: Literal["", "automatic", "on", "off"] = ""
     ok: bool | None = None
     reasons: tuple[Reason, ...] = ()
     entry: CacheEntry | None = None
     error: str = ""
     limit_hit: bool = False
     where: tuple[Frame, ...] = ()
+    before: bool = False
 
     @property
     def made_entry(self) -> bool:
@@ -91,6 +96,20 @@ class Uncovered:
     where: tuple[Frame, ...] = ()
     count: int = 1
     times: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ResetSeen(Span):
+    """A call of ``torch._dynamo.reset``.
+
+    ``calling``: other threads inside a call of compiled code when it began or ended;
+    ``compiling``: those inside a dynamo compile.
+    """
+
+    calling: tuple[int, ...]
+    compiling: tuple[int, ...]
+    error: str = ""
+    where: tuple[Frame, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -313,6 +332,8 @@ class ErrorSeen:
     via: Literal["main", "thread", "future"]
     chain: tuple[ErrorLink, ...]
     future: int | None
+    current_device: int | None = None
+    devices: tuple[str, ...] = ()
     times: int = 1
 
     @property
@@ -333,13 +354,15 @@ class Thread:
     ``autograd``: its Python stack begins inside a library and not in ``threading``, so C++ started
     it, as autograd does for its device threads. It works on behalf of the threads that called
     backward: those in ``behalf``, where that was seen, and on the device ``device``. ``native`` is
-    its native id, and ``life`` which of the threads with that id it is.
+    its native id, and ``life`` which of the threads with that id it is. ``ident`` is what Python
+    and faulthandler call it, 0 if that is not recorded; it too can be another thread's later.
     """
 
     tid: int
     name: str
     native: int = 0
     life: int = 1
+    ident: int = 0
     creator: int | None = None
     creation: tuple[Frame, ...] = ()
     creation_seq: int = 0

@@ -12,10 +12,14 @@ from harness.timeline.model import (
     ErrorSeen,
     FlaggedCall,
     FxTrace,
+    ResetSeen,
 )
 from harness.timeline.sharing import Shared, cut
 from harness.timeline.spans import OpenSpans
 from harness.timeline.timeline import Timeline
+
+_MAX_RESETS = 4096
+"""So many are kept, the first ones; the recorder has thinned them out already."""
 
 
 class Points:
@@ -42,6 +46,28 @@ class Points:
                 where=self._shared.one(event.where),
             )
         )
+
+    def reset(self, event: schema.Reset) -> None:
+        """Dynamo began to be reset, or had been."""
+        data, resets = event.data, self._timeline.resets
+        if event.edge == "exit":
+            closed = self.open.close(ResetSeen, event)
+            if closed is not None:
+                closed.calling = tuple(dict.fromkeys((*closed.calling, *data.calling_tids)))
+                closed.error = cut(data.error)
+                return
+        if len(resets) < _MAX_RESETS:
+            seen = ResetSeen(
+                tid=event.tid,
+                t0=event.t_ns,
+                t1=event.t_ns if event.edge == "exit" else None,
+                seqs=(event.seq,),
+                calling=data.calling_tids,
+                compiling=data.compiling_tids,
+                error=cut(data.error),
+                where=self._shared.one(event.where),
+            )
+            resets.append(self.open.opened(seen, event))
 
     def fx_trace(self, event: schema.FxTrace) -> None:
         """A symbolic trace began or ended."""
@@ -142,6 +168,8 @@ class Points:
                     via=data.via,
                     chain=tuple(map(self._link, data.chain)),
                     future=data.future,
+                    current_device=data.current_device,
+                    devices=data.devices,
                 )
             )
 

@@ -29,6 +29,7 @@ class Guard(enum.Enum):
     DEVICE = "device"
     LAYOUT = "dtype or layout"
     REQUIRES_GRAD = "requires_grad"
+    DYNAMIC_MARKING = "dynamic marking"
     VALUE = "value"
     BACKEND = "backend"
     UNEXPECTED = "none (passed when checked again)"
@@ -68,6 +69,7 @@ _WORDING: tuple[tuple[re.Pattern[str], Guard], ...] = (
     (re.compile(r"torch_function_mode_stack"), Guard.TORCH_FUNCTION_MODE),
     (re.compile(r"^Unexpected recompilation"), Guard.UNEXPECTED),
     (re.compile(r"^BACKEND_MATCH"), Guard.BACKEND),
+    (re.compile(r"_dynamo_\w*(?:indices|dim_marking|hint)"), Guard.DYNAMIC_MARKING),
     (re.compile(r"device (?:index )?mismatch"), Guard.DEVICE),
     (re.compile(r"__closure__|cell_contents"), Guard.CAPTURED),
     (re.compile(r"dispatch key set mismatch"), Guard.DISPATCH_KEYS),

@@ -82,6 +82,7 @@ class Threads:
         if thread is None:
             return
         thread.creator, thread.creation, thread.creation_seq = event.tid, event.where, event.seq
+        thread.ident = data.child_ident or thread.ident
         thread.autograd = False
         ladder_words.started(thread, self._timeline.name(event.tid), event)
 
@@ -122,6 +123,7 @@ class Threads:
         else:
             thread.t1 = event.t_ns
         thread.last_seq = event.seq
+        thread.ident = event.ident or thread.ident
         if thread.creator is None and event.where and thread.tid != self._timeline.main_tid:
             _tell_autograd(thread, event)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from harness.child.torch_symbols import FLEX_FILES, HOP_WRAPPER
+from harness.child.torch_files import FLEX_FILES, HOP_WRAPPER
 from harness.events.calls import CompileDetailData
 from harness.events.ended import Ended
 from harness.events.schedules import ScheduleData
@@ -29,6 +29,7 @@ from harness.timeline.model import (
     GraphReplay,
     HoldPass,
     LockWait,
+    ResetSeen,
     SaidSeen,
     StanceCall,
     StanceSet,
@@ -77,12 +78,15 @@ class Timeline:
         under_stance: calls under another stance than the default one.
         backwards_failed: backward calls that failed.
         graph_captures, graph_replays: captures of CUDA graphs; replays by changing threads.
+        resets: calls of ``torch._dynamo.reset``.
         forked: how the process was forked, if another thread held the compile lock then.
         forwards: dynamo compiles by compile id; in a long recording, the later ones.
         said: lines of texts that say something by their words alone.
         sources: of events that were read from texts, the lines, by seq.
         schedule: the last that was said of the schedule; None if there was none.
         passes: holds of the schedule that were passed, in order.
+        warmup_done: when the program first said that its warm-up was over, and that event's seq;
+            None: it never did.
         end_seq: seq of the event that the interpreter's exit handlers wrote; None if there is none.
         exit_text: the text that the program left with by ``sys.exit``; empty if there was none.
         lost: events that the recorder could not write, from gaps in the numbering.
@@ -105,6 +109,7 @@ class Timeline:
     backward_compiles: list[BackwardCompile] = field(default_factory=list)
     fx_traces: list[FxTrace] = field(default_factory=list)
     lock_waits: list[LockWait] = field(default_factory=list)
+    resets: list[ResetSeen] = field(default_factory=list)
     flagged: list[FlaggedCall] = field(default_factory=list)
     memory: MemoryUse = field(default_factory=MemoryUse)
     eager: list[EagerCall] = field(default_factory=list)
@@ -128,6 +133,7 @@ class Timeline:
     detail_disagreed: bool = False
     t0: int = 0
     t1: int = 0
+    warmup_done: tuple[int, int] | None = None
     end_seq: int | None = None
     exit_text: str = ""
     lost: int = 0
@@ -160,7 +166,7 @@ class Timeline:
         Args:
             until: the seq up to which that is asked; None: the whole recording.
         """
-        if self.header is None or self.from_text or self.clock_back:
+        if self.header is None or self.from_text or self.clock_back or self.entries_before():
             return False
         if until is None and self.folded.reads:
             return False
@@ -170,6 +176,17 @@ class Timeline:
     def from_text(self) -> bool:
         """Whether it was made from texts, which hold next to nothing of what happened."""
         return self.header is not None and self.header.data.made_from == "text"
+
+    def entries_before(self) -> dict[str, int]:
+        """How many entries functions had when the watch began, by name; none if it saw all."""
+        if self.header is None or not self.header.data.in_process:
+            return {}
+        found: dict[str, int] = {}
+        for history in self.program_codes():
+            number = sum(compile_.before for compile_ in history.compiles)
+            if number:
+                found[history.code.name] = found.get(history.code.name, 0) + number
+        return found
 
     def live(self, probe: str) -> bool:
         """Whether a probe was live."""

@@ -1,19 +1,22 @@
 """Two threads that do the same, with nothing of their own that orders them.
 
 What they do makes a race of torch's possible and, by itself, unlikely; under a named plan of the
-same name (``harness.watch --schedule NAME -- two_threads.py NAME``) it is certain.
+same name (``harness.watch --schedule NAME -- two_threads.py NAME [DEVICE]``) it is certain.
 """
 
 import sys
 import threading
 
 import torch
-import torch._dynamo  # the lazy import of these two is a race of its own, not one shown here
-import torch._inductor.compile_fx
+import torch._dynamo  # the lazy import of this is a race of its own, not one shown here
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import create_block_mask
 
 WHAT = sys.argv[1]
+
+if WHAT != "stampede":  # which compiles for the eager backend only, and needs two seconds less
+    import torch._inductor.compile_fx  # a race of its own, too
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 # CUDA builds of torch up to 2.13 crash on a machine without a GPU when the process's first compile
 # is a thread's; entering the mode once in the main thread avoids it.
@@ -21,7 +24,7 @@ with FakeTensorMode():
     torch.empty(1)
 
 fast = torch.compile(lambda x: x.sin().cos(), backend="eager")
-fast(torch.randn(8))
+fast(torch.randn(8, device=DEVICE))
 shared = torch.compile(lambda x: x.tanh() + 1, backend="eager")
 
 
@@ -29,7 +32,7 @@ def own(number, backend="aot_eager"):
     """A function that only one thread compiles."""
     scope = {}
     exec(f"def own_{number}(x): return x.exp() * {number}.5", scope)
-    torch.compile(scope[f"own_{number}"], backend=backend)(torch.randn(8))
+    torch.compile(scope[f"own_{number}"], backend=backend)(torch.randn(8, device=DEVICE))
 
 
 def trace():
@@ -37,48 +40,48 @@ def trace():
 
 
 def build_mask():
-    return create_block_mask(lambda b, h, q, kv: q >= kv, 1, 1, 256, 256, device="cpu")
+    return create_block_mask(lambda b, h, q, kv: q >= kv, 1, 1, 256, 256, device=DEVICE)
 
 
 def branch():
     """An operator of higher order, uncompiled: it compiles a wrapper of its own."""
-    yes = torch.ones((), dtype=torch.bool)
-    torch.cond(yes, lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8),))
+    yes = torch.ones((), dtype=torch.bool, device=DEVICE)
+    torch.cond(yes, lambda x: x.sin(), lambda x: x.cos(), (torch.randn(8, device=DEVICE),))
 
 
 def fx_flag(number):
-    fast(torch.randn(8))
+    fast(torch.randn(8, device=DEVICE))
     trace()
 
 
 def fx_flag_compile(number):
-    fast(torch.randn(8))
+    fast(torch.randn(8, device=DEVICE))
     own(number)
 
 
 def fx_flag_sticky(number):
     if number == 1:
         trace()
-        fast(torch.randn(8))
+        fast(torch.randn(8, device=DEVICE))
     else:
         build_mask()
         branch()
 
 
 def is_compiling(number):
-    fast(torch.randn(8))
+    fast(torch.randn(8, device=DEVICE))
     scale = 2.0 if torch.compiler.is_compiling() else 1.0
-    fast(torch.randn(8) * scale)
+    fast(torch.randn(8, device=DEVICE) * scale)
     own(number)
 
 
 def stampede(number):
-    shared(torch.randn(8))
+    shared(torch.randn(8, device=DEVICE))
     own(number, "eager")
 
 
 def fx_annotation(number):
-    fast(torch.randn(8))
+    fast(torch.randn(8, device=DEVICE))
     build_mask()
     own(number)
 
@@ -86,7 +89,7 @@ def fx_annotation(number):
 def fx_patcher(number):
     build_mask()
     trace()
-    fast(torch.randn(8))
+    fast(torch.randn(8, device=DEVICE))
 
 
 BODIES = (

@@ -15,8 +15,11 @@ PROBES = (
     "stance",
     "compiles",
     "lock",
+    "reset",
     "fx",
     "backward",
+    "cuda_graphs",
+    "forks",
     "attention",
     "block_mask",
     "is_compiling",
@@ -27,7 +30,8 @@ STEP_NS = 10_000_000
 
 
 def code(number=1, name="flex_attention", *, internal=False):
-    file = "/home/user/project/model.py"
+    file = "/home/user/venv/torch/nn/attention/flex_attention.py"
+    file = file if internal else "/home/user/project/model.py"
     return {"id": number, "name": name, "file": file, "line": 10 * number, "internal": internal}
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from harness.diagnosis.build import diagnose
+from harness.timeline.folding import Bounds
+from harness.timeline.recording import Recording
 
 from .build import MAIN, Script, code, frames
 
@@ -52,6 +54,24 @@ class TestStance:
         (finding,) = diagnose(script.finish()).findings
         assert finding.code == "CR312"
         assert seq in finding.evidence
+
+    def test_the_stance_is_found_however_often_it_is_set(self, script):
+        """A stance set in a loop: the one that a call ran under is not among the first or last."""
+        script.thread(B, "evaluate")
+        for _ in range(40):
+            stance(script, B)
+        script.thread(A, "train")
+        seq = stance(script, B)
+        eager(script, A, "stance", by=B, detail="force_eager")
+        for _ in range(200):
+            stance(script, B)
+        folder = script.finish()
+        tight = Bounds(records=24, ends=2, recent=2, every=1)
+        recording = Recording(folder, tight)
+        assert len(recording.timelines()[0].stances) < 100
+        (finding,) = diagnose(Recording(folder, tight)).findings
+        assert finding.code == "CR312"
+        assert finding.statements[0].evidence[0] == seq
 
     def test_ones_own_is_a_note(self, script):
         script.thread(A, "train")
@@ -254,6 +274,36 @@ class TestRecomputation:
             f"Inside a recomputation in `autograd-{AUTOGRAD}` `step`" in finding.statements[1].text
         )
 
+    @pytest.mark.parametrize("callers", [1, 2])
+    def test_for_whom_autograds_thread_recomputed_is_said_only_if_it_is_known(
+        self, script, callers
+    ):
+        where = [*self.WHERE[:2], ["/usr/lib/python3.11/contextlib.py", 81, "inner", False]]
+        for tid, name in ((A, "train-0"), (B, "train-1")):
+            script.thread(tid, name)
+            script.call(tid, STEP)
+            script.backward(tid)
+        for tid in (A, B)[:callers]:
+            script.add("autograd", AUTOGRAD, {"behalf_tids": [tid]}, where=where)
+        eager(script, AUTOGRAD, "run_only", by=A, where=where)
+        script.error(A, "thread", self.ERROR, self.MESSAGE)
+        report = diagnose(script.finish())
+        (finding,) = (f for f in report.findings if f.code == "CR404")
+        unknown = [s.text for s in finding.statements if s.certainty == "unknown"]
+        assert len(unknown) == callers - 1
+        assert all("`train-0` and `train-1`" in text for text in unknown)
+
+    def test_autograds_thread_that_worked_for_others_alone_shows_nothing(self, script):
+        where = [*self.WHERE[:2], ["/usr/lib/python3.11/contextlib.py", 81, "inner", False]]
+        for tid, name in ((A, "train-0"), (B, "train-1")):
+            script.thread(tid, name)
+            script.call(tid, STEP)
+            script.backward(tid)
+        script.add("autograd", AUTOGRAD, {"behalf_tids": [B]}, where=where)
+        eager(script, AUTOGRAD, "run_only", by=AUTOGRAD, where=where)
+        script.error(A, "thread", self.ERROR, self.MESSAGE)
+        assert "CR404" not in codes(diagnose(script.finish()))
+
     def test_without_another_path_the_program_is_at_fault(self, script):
         script.thread(A, "train")
         script.call(A, STEP)
@@ -272,7 +322,7 @@ class TestRecomputation:
 
 
 class TestWarning:
-    def dense(self, tmp_path, *, torch="2.13.0", meanwhile=True, wrapped=True):
+    def dense(self, tmp_path, *, torch="2.13.0", meanwhile=True, wrapped=HOP):
         script = Script(tmp_path, torch=torch)
         script.thread(A, "compiler")
         script.thread(B, "drafter")
@@ -280,7 +330,7 @@ class TestWarning:
         if not meanwhile:
             script.end(A, "0/0", STEP)
         if wrapped:
-            script.add("wrapper", B, {"code": HOP, "first": True}, where=frames("loop"))
+            script.add("wrapper", B, {"code": wrapped, "first": True}, where=frames("loop"))
         if meanwhile:
             script.end(A, "0/0", STEP)
         data = {"kind": "fallback", "shape": [1, 1, 8, 8], "dtype": "torch.float32"}
@@ -297,4 +347,18 @@ class TestWarning:
         assert self.dense(tmp_path, torch="2.12.1") == {"CR401": ()}
 
     def test_the_operator_called_by_itself_gives_no_warning(self, tmp_path):
-        assert self.dense(tmp_path, wrapped=False) == {"CR401": ()}
+        assert self.dense(tmp_path, wrapped=None) == {"CR401": ()}
+
+    def test_what_else_torch_compiles_for_its_own_use_gives_none_either(self, tmp_path):
+        other = {**code(8, "run_joint", internal=True), "file": "/venv/torch/_functorch/x.py"}
+        assert self.dense(tmp_path, wrapped=other) == {"CR401": ()}
+
+    @pytest.mark.parametrize("name", ["_flex_attention_hop_wrapper", "run_joint"])
+    def test_only_what_flex_attention_compiles_shows_an_uncompiled_call(self, script, name):
+        own = code(8, name, internal=True)
+        script.compile(MAIN, "1/0", own)
+        data = {"kind": "fallback", "shape": [1, 1, 8, 8], "dtype": "torch.float32"}
+        script.add("dense_attention", MAIN, data, where=frames("loop"))
+        (finding,) = diagnose(script.finish()).findings
+        said = any("only an uncompiled" in s.text for s in finding.statements)
+        assert said == (name == HOP["name"])

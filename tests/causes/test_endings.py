@@ -231,17 +231,15 @@ class TestHang:
             {"tid": A, "thread": "drafter", "what": "`app`", "read": True, "function": "backend"},
             {"tid": B, "thread": "holder", "what": "dynamo's compile lock", "function": "two"},
         )
-        assert report.headline.endswith(
-            "`holder` waited for dynamo's compile lock, held by `drafter`, which waited for `app`."
-        )
-        said = texts(the(report, "CR903"))
-        assert said[1].startswith("`holder` waited for `compile_lock` in `two` (/home/user")
-        assert said[2] == (
+        assert report.headline.endswith("`holder` held `app` and waited for the compile lock.")
+        said = texts(the(report, "CR307"))
+        assert said[3].startswith("`holder` waited for `compile_lock` in `two` (/home/user")
+        assert said[4] == (
             "`drafter` waited for `app` in `backend` (/home/user/project/train.py:7), with "
             "dynamo's compile lock held."
         )
-        assert said[3].startswith("`MainThread` waited for the end of a thread in `f`")
-        certainties = [s.certainty for s in the(report, "CR903").statements[1:4]]
+        assert said[5].startswith("`MainThread` waited for the end of a thread in `f`")
+        certainties = [s.certainty for s in the(report, "CR307").statements[3:6]]
         assert certainties == ["observed", "inferred", "observed"]
 
     def test_an_owner_that_has_given_the_lock_up_since_does_not_hold_it(self, script):
@@ -250,7 +248,55 @@ class TestHang:
         report = self.hang(
             script, {"tid": A, "thread": "drafter", "what": "`app`", "read": True, "function": "f"}
         )
-        assert report.headline.endswith("held by `drafter`, which waited for `app`.")
+        assert "`drafter` held dynamo's compile lock while it compiled" in report.headline
+
+    def test_a_ring_of_the_programs_own_locks_is_closed(self, script):
+        script.end(A, "0/1")
+        script.thread(B, "saver")
+        report = self.hang(
+            script,
+            {"tid": MAIN, "thread": "MainThread", "what": "the end of a thread"},
+            {"tid": A, "thread": "d", "what": "`weights`", "read": True, "holds": ["optimizer"]},
+            {"tid": B, "thread": "s", "what": "`optimizer`", "read": True, "holds": ["weights"]},
+        )
+        ring = (
+            "`drafter` waited for `weights`, held by `saver`, which waited for `optimizer`, held "
+            "by `drafter`"
+        )
+        assert report.headline.endswith(f"and {ring}.")
+        finding = the(report, "CR903")
+        (said,) = (s for s in finding.statements if s.text.startswith(ring))
+        assert said.certainty == "inferred"
+        assert "compile lock: the program's own" in finding.remedy.text
+
+    def test_a_name_that_two_objects_share_makes_no_ring_of_one_thread(self, script):
+        script.end(A, "0/1")
+        wait = {"tid": A, "thread": "d", "what": "`self.lock`", "read": True}
+        report = self.hang(script, {**wait, "holds": ["self.lock"]})
+        assert report.headline.endswith("and `drafter` waited for `self.lock`.")
+
+    def test_a_ring_through_the_compile_lock_has_its_remedy(self, script):
+        script.thread(B, "holder")
+        script.wait(B, A, "enter")
+        lock = "dynamo's compile lock"
+        report = self.hang(
+            script,
+            {"tid": A, "thread": "drafter", "what": "`app`", "read": True},
+            {"tid": B, "thread": "holder", "what": lock, "holds": ["app"]},
+        )
+        finding = the(report, "CR307")
+        ring = (
+            "`drafter` waited for `app`, held by `holder`, which waited for dynamo's compile lock"
+        )
+        assert any(s.text.startswith(f"{ring}, held by `drafter`") for s in finding.statements)
+        assert "Take the locks in one order" in finding.remedy.text
+
+    def test_where_no_lock_is_involved_none_is_spoken_of(self, script):
+        script.end(A, "0/1")
+        report = self.hang(script, {"tid": A, "thread": "drafter", "what": "an item of a queue"})
+        remedy = the(report, "CR903").remedy.text
+        assert "Call nothing that can compile" not in remedy
+        assert "what each thread waited for" in remedy
 
     def test_the_programs_own_locks_are_named_where_torch_has_no_part(self, script):
         script.end(A, "0/1")
@@ -271,6 +317,85 @@ class TestHang:
         said = texts(the(self.hang(script, *waits), "CR903"))
         assert "284 more threads waited for something too." in said
         assert len(said) < 40
+
+
+FATAL = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f0000000001{name} (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/user/project/train.py", line 10 in backend
+  File "/home/user/venv/lib/python3.11/site-packages/torch/_dynamo/output_graph.py", line 3 in call
+  File "/home/user/venv/lib/python3.11/site-packages/harness/child/probes/compiles.py", line 4 in x
+  File "/home/user/project/train.py", line 7 in loop
+"""
+PLACE = (
+    "in `string_at` (/usr/lib/python3.11/ctypes/__init__.py:519), called from `backend` "
+    "(/home/user/project/train.py:10)"
+)
+
+
+class TestCrash:
+    def crash(self, script, name="", **more):
+        folder = script.finish(
+            None,
+            end=False,
+            signal=11,
+            signal_name="SIGSEGV",
+            fatal_stacks=FATAL.format(name=name),
+            **more,
+        )
+        return diagnose(folder)
+
+    def test_it_says_where(self, script):
+        report = self.crash(script)
+        assert report.headline.endswith(
+            "compiled `flex_attention`, in `string_at` (ctypes/__init__.py:519), called from "
+            "`backend` (project/train.py:10)."
+        )
+        finding = the(report, "CR902")
+        assert finding.statements[1].text == f"`drafter` crashed {PLACE}."
+        assert finding.statements[1].certainty == "inferred", "by what it was compiling"
+        (stack,) = finding.stacks
+        assert (stack.thread.name, stack.title) == ("drafter", "crashed")
+        assert [(f.function, f.user) for f in stack.frames] == [
+            ("string_at", False),
+            ("backend", True),
+            ("call", False),
+            ("loop", True),
+        ]
+
+    def test_python_may_name_the_thread(self, script):
+        script.thread(B, "other")
+        finding = the(self.crash(script, name=" [other]"), "CR902")
+        assert (finding.statements[1].text, finding.statements[1].certainty) == (
+            f"`other` crashed {PLACE}.",
+            "observed",
+        )
+
+    def test_a_thread_that_cannot_be_told_is_none(self, script):
+        script.end(A, "0/1")
+        finding = the(self.crash(script), "CR902")
+        assert finding.statements[1].text == f"A thread crashed {PLACE}."
+        assert finding.stacks[0].thread.name == "the thread that crashed"
+
+    @pytest.mark.parametrize("text", ["", "Fatal Python error: Aborted\n\n<no Python frame>"])
+    def test_without_a_stack_nothing_is_said_of_it(self, script, text):
+        folder = script.finish(None, end=False, signal=6, fatal_stacks=text)
+        finding = the(diagnose(folder), "CR902")
+        assert not any("crashed" in said for said in texts(finding))
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_the_remedy_fits_the_number_of_threads(self, tmp_path, threads):
+        script = Script(tmp_path)
+        script.begin(MAIN, "0/0")
+        if threads == 2:
+            script.thread(A, "drafter")
+            script.call(A)
+        text = the(self.crash(script), "CR902").remedy.text
+        assert ("let only one thread compile" in text) == (threads == 2)
 
 
 class TestLaunchers:

@@ -7,6 +7,8 @@ import pytest
 from harness.causes.dense_memory import matches, need_of
 from harness.diagnosis.build import diagnose
 from harness.events.memory import size
+from harness.timeline.memory import MAX_REQUESTS
+from harness.timeline.recording import Recording
 
 from .build import MAIN, Script, frames
 
@@ -101,6 +103,52 @@ def test_the_scores_size_in_a_thread_without_a_dense_call_proves_nothing(script)
     report = diagnose(script.finish(1))
     assert "CR402" not in {code for code, _, _ in codes(report)}
     assert "CR904" in {code for code, _, _ in codes(report)}
+
+
+@pytest.mark.parametrize("behalf", [[A], [B], [A, B]])
+def test_on_autograds_thread_it_may_be_for_those_that_it_works_for(script, behalf):
+    """On a GPU a dense backward runs on autograd's thread, which serves all callers."""
+    calls = {tid: dense(script, tid) for tid in (A, B)}
+    where = [["/home/user/venv/torch/autograd/graph.py", 3, "backward", False]]
+    script.add("autograd", 4090, {"behalf_tids": behalf, "device": "cuda:0"}, where=where)
+    failed(script, 4090, 4 * GIB)
+    cuda_error(script, behalf[0])
+    said = statements(diagnose(script.finish(1)), "CR402")[1]
+    assert {calls[tid] for tid in behalf} == set(said.evidence) & set(calls.values())
+    assert ("for which of them is not known" in said.text) == (len(behalf) > 1)
+
+
+def test_of_very_many_requests_the_largest_and_the_last_are_kept(script):
+    for number in range(MAX_REQUESTS + 500):
+        asked = 64 * GIB if number == 700 else 3 * GIB
+        failed(script, A, asked)
+    fatal = failed(script, B, 5 * GIB)
+    (timeline,) = Recording(script.finish(1)).timelines()
+    kept = timeline.memory.requests
+    assert len(kept) == MAX_REQUESTS
+    assert timeline.memory.left_out == 501
+    assert kept[-1].seq == fatal
+    assert max(request.data.asked for request in kept) == 64 * GIB
+    assert [request.seq for request in kept] == sorted(request.seq for request in kept)
+
+
+def test_on_the_processor_the_bound_is_on_what_is_reserved_and_no_gpu_is_spoken_of(script):
+    """RLIMIT_DATA counts private writable mappings whole, so little need be resident."""
+    failed(script, A, 3 * GIB, "cpu", allocated=512 * MIB, cap=2 * GIB, free=None)
+    script.error(A, "thread", "RuntimeError", CPU_TEXT.format(3 * GIB))
+    report = diagnose(script.finish(1))
+    (finding,) = (f for f in report.findings if f.code == "CR904")
+    assert "counts what is reserved and not yet used" in finding.statements[0].text
+    assert "cuda" not in finding.remedy.text
+    assert "--memory-cap" in finding.remedy.text
+
+
+def test_on_a_gpu_the_remedy_names_its_allocator(script):
+    failed(script, A, 3 * GIB, cap=20 * GIB)
+    cuda_error(script, A)
+    (finding, *_) = diagnose(script.finish(1)).findings
+    assert "the process was bounded to 20.0 GiB" in finding.statements[0].text
+    assert "torch.cuda.memory" in finding.remedy.text
 
 
 def test_another_devices_dense_call_proves_nothing(script):

@@ -64,6 +64,34 @@ class TestColdStart:
     def test_a_call_that_began_before_the_first_entry_was_there(self, tmp_path):
         assert roots(self.recording(tmp_path)) == {"CR208"}
 
+    def test_what_is_missing_before_may_have_been_a_warm_up(self, tmp_path):
+        script = Script(tmp_path)
+        script.seq += 3
+        two_threads(script)
+        script.begin(A, "0/0")
+        script.wait(B, A, "enter")
+        script.end(A, "0/0")
+        script.wait(B, A, "exit")
+        script.compile(B, "0/1")
+        report = diagnose(script.finish())
+        cold = find(report, "CR208")
+        assert [s.certainty for s in cold.statements[:2]] == ["inferred", "unknown"]
+        assert "without a warm-up" not in report.headline
+        assert "a warm-up may be among them" in report.headline
+
+    def test_what_is_missing_after_it_changes_nothing(self, tmp_path):
+        script = Script(tmp_path)
+        two_threads(script)
+        script.begin(A, "0/0")
+        script.wait(B, A, "enter")
+        script.end(A, "0/0")
+        script.wait(B, A, "exit")
+        script.compile(B, "0/1")
+        script.seq += 3
+        report = diagnose(script.finish())
+        assert find(report, "CR208").statements[0].certainty == "observed"
+        assert "without a warm-up" in report.headline
+
     def test_where_beginnings_go_unseen_a_compile_without_a_miss_tells(self, tmp_path):
         gone = {"wrapper": "missing", "lock": "missing"}
         report = self.recording(tmp_path, probes=gone, second="unseen")

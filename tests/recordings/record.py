@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from harness.events.files import ENDED, recordings
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # Torch's guards quote source lines with the end of their path.
@@ -26,10 +28,33 @@ CUT_PATH = re.compile(r"# [^ ]*(?:tests/recordings/programs|tests/cases|repro/pr
 #: Scenarios' programs that are recorded as they are: the mode that fails and the one that is fixed.
 SCENARIOS = {
     "checkpoint_mismatch": ("stance", "fixed"),
+    "compiled_autograd": ("race", "locked"),
+    "container_mutated": ("race", "copy"),
+    "fork_while_compiling": ("fork", "spawn"),
     "fx_traces_overlap": ("race", "locked"),
     "is_compiling_seen": ("race", "fixed"),
+    "lazy_import": ("race", "imported"),
+    "lock_order": ("crossed", "outside"),
+    "config_patch_leak": ("race", "fixed"),
+    "fullgraph_counter": ("race", "fixed"),
+    "reset_under_load": ("race", "fixed"),
     "stance_leak": ("eager", "fixed"),
 }
+#: Recordings of one program: its name, and what comes before the mode.
+KINDS = {
+    kind: ("warmed_otherwise", kind)
+    for kind in (
+        "dispatch_keys",
+        "dtype",
+        "dynamic_marking",
+        "layout",
+        "numeric_flags",
+        "python_value",
+        "requires_grad",
+    )
+}
+#: Recordings of a scenario's program in a mode of its own.
+MODES = {"reset_crash": ("reset_under_load", "crash")}
 OOM_COUNTER = "/sys/fs/cgroup/job.slice/memory.events"
 
 
@@ -54,9 +79,9 @@ def main() -> None:
 
 def record(name: str, args: argparse.Namespace) -> None:
     base, _, variant = name.partition("+")
-    program = (ROOT / "repro" if base in SCENARIOS else HERE) / "programs" / f"{base}.py"
-    failing, fixed = SCENARIOS.get(base, ("", "fixed"))
-    mode = fixed if variant == "fixed" else failing
+    source, arguments = arguments_of(base, variant)
+    program = (ROOT / "repro" if source != base or base in SCENARIOS else HERE) / "programs"
+    program /= f"{source}.py"
     if not program.exists():
         program = next((ROOT / "tests" / "cases").glob(f"{base}*.py"))
     options = ["--timeout", args.timeout, "--python", args.python]
@@ -64,7 +89,7 @@ def record(name: str, args: argparse.Namespace) -> None:
     options += ["--memory-cap", args.memory_cap] if args.memory_cap else []
     with tempfile.TemporaryDirectory() as out:
         words = [sys.executable, "-m", "harness.watch", *options, "--out", out, "--", str(program)]
-        words += [mode] if mode else []
+        words += arguments
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         folders = list(Path(out).iterdir())
         if not folders:
@@ -73,6 +98,19 @@ def record(name: str, args: argparse.Namespace) -> None:
         report = json.loads((folders[0] / "report.json").read_text())
     codes = [f"{f['code']}{'*' if f['root'] else ''}" for f in report["findings"]]
     print(f"{name}: {report['verdict']} {' '.join(codes)}\n    {report['headline']}")
+
+
+def arguments_of(base: str, variant: str) -> tuple[str, list[str]]:
+    """The program of a recording, and the arguments that it is run with."""
+    if base in KINDS:
+        program, kind = KINDS[base]
+        return program, [kind, "fixed" if variant == "fixed" else "fails"]
+    if base in MODES:
+        program, mode = MODES[base]
+        return program, [mode]
+    failing, fixed = SCENARIOS.get(base, ("", "fixed"))
+    mode = fixed if variant == "fixed" else failing
+    return base, [mode] if mode else []
 
 
 def keep(source: Path, target: Path, python: str, programs: Path) -> None:
@@ -94,6 +132,8 @@ def keep(source: Path, target: Path, python: str, programs: Path) -> None:
 def copy(source: Path, target: Path, replace: list[tuple[str, str]], *, slim: bool = False) -> None:
     target.mkdir(exist_ok=True)
     for pattern in ("events*.jsonl", "steady-*.jsonl", "run.json", "ended.json"):
+        for old in target.glob(pattern):  # other processes had other numbers the last time
+            old.unlink()
         for file in source.glob(pattern):
             text = file.read_text()
             if slim and file.suffix == ".jsonl":
@@ -103,6 +143,15 @@ def copy(source: Path, target: Path, replace: list[tuple[str, str]], *, slim: bo
             for old, new in replace:
                 text = text.replace(old, new)
             (target / file.name).write_text(text)
+    resized(target)
+
+
+def resized(folder: Path) -> None:
+    """The sizes that ended.json gives, as they are after the paths were replaced."""
+    ended = folder / ENDED
+    if ended.exists() and "recordings" in (fields := json.loads(ended.read_text())):
+        fields["recordings"] = recordings(folder)
+        ended.write_text(json.dumps(fields, indent=2) + "\n")
 
 
 def without_stack(line: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import nesting
 from .. import torch_symbols as symbols
+from ..bounds import worth_recording
 from ..calling_thread import is_foreign_thread
 from ..errors import in_words
 from ..recorder import Recorder
@@ -48,10 +49,25 @@ def _wrap_run(original: Callable[..., Any], recorder: Recorder) -> Callable[...,
         recorder.emit_counted("backward", None, {}, stack=True)
         try:
             return original(*args, **kwargs)
+        except Exception as error:
+            _failed(recorder, error)
+            raise
         finally:
             nesting.leave(recorder.in_backward, tid)
 
     return symbols.stands_for(original, _engine_run_backward)
+
+
+def _failed(recorder: Recorder, error: Exception) -> None:
+    """Record who else was in a backward when the calling thread's failed; never raises."""
+    local = recorder.local
+    data = {
+        "count": local.counts.get(("backward", None), 1),
+        "error": in_words(error),
+        "in_backward_tids": nesting.others(recorder.in_backward, local.tid),
+    }
+    if worth_recording(local.count(("backward failed", type(error)))):
+        recorder.emit("backward", data, stack=True)
 
 
 def _wrap_install(

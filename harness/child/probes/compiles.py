@@ -1,12 +1,13 @@
 """Dynamo's compiles: each one, with what came in, why, and what came out."""
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from .. import caches, codes, context, following, gpus, nesting, torch_code, unseen
+from .. import caches, codes, context, following, gpus, nesting, owners, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..errors import in_words
@@ -131,6 +132,8 @@ class _Compiles:
             "inputs": context.describe_inputs(variables),
             "entries": len(caches.entries_of(code, begun.described)),
             "limit": symbols.RECOMPILE_LIMIT.get(),
+            "owner": owners.owner_of(code, variables),
+            "dynamic": torch_code.asked_dynamic(sys._getframe()),  # noqa: SLF001
         }
         seq = self._recorder.emit(
             "dynamo_compile", data, edge="enter", compile_id=begun.compile_id, stack=True

@@ -25,6 +25,8 @@ from ..settings import Settings
 from . import Unavailable
 
 _GRACE_S = 0.0005
+#: Name of the class whose bound method is put into the place for dynamo's guard hook.
+ANSWERS = "OnGuard"
 #: Where ``ThreadState.scratch`` keeps which frame's miss the hook has told of last.
 _TOLD = "miss told"
 
@@ -56,7 +58,7 @@ class GuardHook:
         self._follower = following.of(recorder)
         self._set = symbols.SET_GUARD_HOOK.get()
         tell = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.py_object)(self._tell)
-        self._answers = type("OnGuard", (dict,), {"__missing__": tell})({True: True})
+        self._answers = type(ANSWERS, (dict,), {"__missing__": tell})({True: True})
         # One object for good: a thread may be inside of it when another takes it out.
         self._hook: Callable[[bool], bool] = self._answers.__getitem__
 

@@ -12,6 +12,7 @@ from .. import nesting, torch_code
 from .. import torch_symbols as symbols
 from ..recorder import Recorder
 from ..settings import Settings
+from . import Unavailable
 
 
 class IsCompilingProbe:
@@ -20,11 +21,18 @@ class IsCompilingProbe:
     name = "is_compiling"
     modules: tuple[str, ...] = (symbols.READ_IS_COMPILING.module,)
 
-    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
-        """Wrap. Raises Unavailable if this torch has no such function."""
+    def install(self, recorder: Recorder, settings: Settings) -> None:
+        """Wrap. Raises Unavailable if this torch has no such function, or it is too late.
+
+        A compiled function that asks has a guard on the code object of what it asks.
+        """
         original = symbols.READ_IS_COMPILING.get()
         if symbols.COMPILE_SESSION.find() is None:
             return  # up to torch 2.12 no compile sets the flag: there is nothing to see
+
+        if settings.in_process:
+            reason = "entries of dynamo's are for the code of torch's own function"
+            raise Unavailable(f"it must be replaced before the program runs: {reason}")
 
         @functools.wraps(original)
         def is_compiling() -> bool:

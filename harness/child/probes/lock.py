@@ -12,6 +12,8 @@ from ..settings import Settings
 _NAME = f"{symbols.COMPILE_LOCK.module}.{symbols.COMPILE_LOCK.name}"
 #: Where ``ThreadState.scratch`` keeps the context as it was when the lock was acquired.
 CONTEXT = "context at the lock"
+#: The watched lock's attribute that tells its owner's native id, None while nobody has it.
+OWNER = "owner"
 
 
 class WatchedLock:
@@ -26,6 +28,11 @@ class WatchedLock:
         # Written by the owner only.
         self._owner: int | None = None
         self._depth = 0
+
+    @property
+    def owner(self) -> int | None:
+        """Native id of the thread that has it."""
+        return self._owner
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
         """Acquire the lock as ``threading.RLock.acquire`` does."""

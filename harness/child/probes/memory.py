@@ -1,6 +1,7 @@
 """Memory: how much is in use, which request for it failed, and a bound on it if one is wanted."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .. import memory, memory_cap
@@ -35,10 +36,45 @@ class MemoryProbe:
         if cap is not None and not memory_cap.gpu_is_visible(build):
             requests.cap = _limit_data(recorder, cap)
             cap = None
-        when_initialised(lambda: _on_gpus(recorder, requests, cap))
+        if settings.in_process:
+            _observe_once(when_initialised, recorder, requests)
+        else:
+            when_initialised(lambda: _on_gpus(recorder, requests, cap))
         recorder.noted = sampler.noted  # type: ignore[method-assign]
         recorder.failing = requests.failing  # type: ignore[method-assign]
         recorder.at_end.append(sampler.record_peaks)
+
+
+class _Latest:
+    """Tells whoever watches now, in a process that is watched again and again.
+
+    Torch keeps an observer for good, so there is one.
+    """
+
+    requests: Requests | None = None
+    attached = False
+
+    @classmethod
+    def observe(cls, device: int, asked: int, total: int, free: int) -> None:
+        if cls.requests is not None:
+            cls.requests.observe(device, asked, total, free)
+
+
+def _observe_once(
+    when_initialised: Callable[[Callable[[], None]], None], recorder: Recorder, requests: Requests
+) -> None:
+    first = _Latest.requests is None
+    _Latest.requests = requests
+    requests.observed = _Latest.attached
+
+    def attach() -> None:
+        now = _Latest.requests
+        if now is not None:
+            _on_gpus(recorder, now, None, _Latest.observe)
+            _Latest.attached = now.observed
+
+    if first:
+        when_initialised(attach)
 
 
 def _limit_data(recorder: Recorder, cap: int) -> int:
@@ -50,12 +86,17 @@ def _limit_data(recorder: Recorder, cap: int) -> int:
     return bound
 
 
-def _on_gpus(recorder: Recorder, requests: Requests, cap: int | None) -> None:
+def _on_gpus(
+    recorder: Recorder,
+    requests: Requests,
+    cap: int | None,
+    observe: Callable[[int, int, int, int], None] | None = None,
+) -> None:
     """Run in the thread that initialises CUDA, before anything was allocated; never raises."""
     cuda: Any = sys.modules["torch"].cuda
     try:
         memory.remember_totals(cuda)
-        symbols.OOM_OBSERVER.get()(requests.observe)
+        symbols.OOM_OBSERVER.get()(observe or requests.observe)
         requests.observed = True
         bounds = {} if cap is None else memory_cap.limit_gpus(cuda, cap)
     except Exception as error:  # noqa: BLE001 - raised here, CUDA would be as good as broken

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import error_number, record_error
+from ..privacy import mask_name
 from ..recorder import Recorder
 from ..settings import Settings
 from ..stacks import user_stack
@@ -50,7 +51,8 @@ def _watch_starts(recorder: Recorder) -> None:
         number = next(numbers)
         if recorder.schedule is not None:
             recorder.schedule.number_thread(self)
-        data: dict[str, Any] = {"name": self.name, "daemon": self.daemon, "number": number}
+        name = mask_name(self.name)
+        data: dict[str, Any] = {"name": name, "daemon": self.daemon, "number": number}
         # One that is started twice has an id already, and start() refuses it.
         if number > _STARTS and self.ident is None:
             recorder.hold_start(self, data, where)
@@ -58,7 +60,8 @@ def _watch_starts(recorder: Recorder) -> None:
             return
         start(self)
         # start() returns once the new thread runs, so its native id is known.
-        recorder.emit("thread_start", {"child_tid": self.native_id, **data}, where=where)
+        child = {"child_tid": self.native_id, "child_ident": self.ident}
+        recorder.emit("thread_start", {**child, **data}, where=where)
 
     threading.Thread.start = recorded_start  # type: ignore[method-assign]
 
@@ -123,12 +126,14 @@ class MainErrors:
             before(kind, error, traceback)
 
         sys.excepthook = excepthook
+        earlier = _last_error()
+        self._seen = None if earlier is None else error_number(earlier)
         self._recorder.at_end.append(self.record_unseen)
 
     def record_unseen(self) -> None:
         """Record the uncaught exception if the program had replaced our hook."""
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and _left_the_program(error):
+        error = _last_error()
+        if error is not None and _left_the_program(error):
             self._record(error)
 
     def _record(self, error: BaseException) -> None:
@@ -139,6 +144,11 @@ class MainErrors:
         if self._seen != number:
             self._seen = number
             record_error(self._recorder, "main", error)
+
+
+def _last_error() -> BaseException | None:
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 def _left_the_program(error: BaseException) -> bool:

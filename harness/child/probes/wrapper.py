@@ -10,7 +10,6 @@ through storage of torch's that the call reads anyway.
 """
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -18,6 +17,7 @@ from typing import Any
 
 from .. import codes, context, following, nesting, torch_code
 from .. import torch_symbols as symbols
+from ..asking import ask_first
 from ..calling_thread import is_foreign_thread
 from ..recorder import Recorder
 from ..settings import Settings
@@ -42,11 +42,17 @@ class WrapperProbe:
     name = "wrapper"
     modules: tuple[str, ...] = (symbols.FX_TRACING.module, symbols.THREAD_STORAGE.module)
 
-    def install(self, recorder: Recorder, settings: Settings) -> None:  # noqa: ARG002
+    def install(self, recorder: Recorder, settings: Settings) -> None:
         """Replace the function. Raises Unavailable if this torch has none."""
         watch = _Watch(recorder)
-        symbols.listen(watch, None if recorder.schedule is None else _around(recorder))
+        around = None if recorder.schedule is None else _around(recorder)
+        if settings.ask:
+            symbols.CACHE_ENTRIES.get()
+            around = ask_first(recorder, around)
+        symbols.listen(watch, around, in_place=settings.in_process)
         recorder.look_at_all_threads = symbols.begin_epoch  # type: ignore[method-assign]
+        if settings.in_process:
+            return  # threads may be inside of what the storage holds, and all calls are seen
         try:
             symbols.THREAD_STORAGE.replace(_storage(symbols.THREAD_STORAGE.get(), watch))
         except Unavailable as error:
@@ -112,12 +118,15 @@ class _Thread:
 class _End:
     """Kept by a thread alone, so that it goes, and says so, when the thread ends."""
 
-    def __init__(self, threads: dict[int, _Thread], tid: int) -> None:
+    def __init__(self, threads: dict[int, _Thread], tid: int, thread: _Thread) -> None:
         self._threads = threads
         self._tid = tid
+        self._thread = thread
 
     def __del__(self) -> None:
-        self._threads.pop(self._tid, None)
+        # By now the id may be another thread's, or the thread may have been noted anew.
+        if self._threads.get(self._tid) is self._thread:
+            del self._threads[self._tid]
 
 
 class _Watch:
@@ -132,7 +141,7 @@ class _Watch:
         self._rests = True
         self._threads: dict[int, _Thread] = {}
         self._begun = (symbols.epoch(), time.monotonic())
-        os.register_at_fork(after_in_child=self._after_fork)
+        recorder.at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
         self._threads = {}
@@ -159,7 +168,7 @@ class _Watch:
     def _know(self) -> _Thread:
         local = self._recorder.local
         thread = self._threads[local.tid] = _Thread()
-        local.scratch[_END] = _End(self._threads, local.tid)
+        local.scratch[_END] = _End(self._threads, local.tid, thread)
         return thread
 
     def rest(self) -> None:

@@ -23,8 +23,6 @@ POINTS = (
     "backend_call",
     "fx_trace",
     "joint_trace",
-    "codegen",
-    "autotune",
     "backward_compile",
     "block_mask",
     "dense_attention",
@@ -41,8 +39,6 @@ COMPILER = frozenset(
         "backend_call",
         "fx_trace",
         "joint_trace",
-        "codegen",
-        "autotune",
         "backward_compile",
     }
 )

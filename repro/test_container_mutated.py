@@ -1,0 +1,18 @@
+"""CR315: a thread adds to a dict while dynamo is in the middle of it."""
+
+CONSEQUENCE = {"CR901"}  # the thread dies and the program goes on
+
+
+def test_container_mutated_fails(watch):
+    result = watch("container_mutated.py", "race")
+    assert result.verdict == "found"
+    assert result.roots == {"CR315"}
+    assert result.codes <= {"CR315"} | CONSEQUENCE
+
+
+def test_container_mutated_control_added_before_the_compile(watch):
+    assert watch("container_mutated.py", "serial").verdict == "clean"
+
+
+def test_container_mutated_fix_is_to_give_a_copy(watch):
+    assert watch("container_mutated.py", "copy").verdict == "clean"
