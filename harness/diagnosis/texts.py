@@ -1,6 +1,7 @@
 """What is different where a recording was made from texts: doubts, and what would settle them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -22,6 +23,14 @@ ALSO = {
     "CR601": "Whether the tensor was one on the CPU is not told.",
 }
 """What else a cause's text can mean."""
+BY_GUARDS = ("CR1", "CR2", "CR303")
+OF_GUARDS = (
+    "Which thread made which call is not known: the text names none. That others than the one that "
+    "compiled first are concerned is taken from the guards alone, unless a stack or a name says it."
+)
+OF_ONE = "Which thread it was is not known: the text names none."
+FOLLOWS = {"CR402": ("CR401",)}
+"""What follows from what without an event in common: memory that dense attention ran out of."""
 HANG = ("CR307", "CR903")
 """The causes of a hang, the first that exists is meant."""
 
@@ -41,7 +50,15 @@ def ask(
     found = list(outcome.found) or messages.find(timeline, code, earlier)
     if not found and code == next((each for each in HANG if each in codes), ""):
         found = _hang(timeline, code)
-    return Outcome(found=[_doubted(timeline, each) for each in found], notes=outcome.notes)
+    doubted = [_doubted(timeline, _following(each, earlier)) for each in found]
+    return Outcome(found=doubted, notes=outcome.notes)
+
+
+def _following(found: Found, earlier: Sequence[Found]) -> Found:
+    """The finding as what follows from an earlier one, where the two messages are of one thing."""
+    causes = FOLLOWS.get(found.code, ())
+    because = frozenset[int]().union(*(e.explains for e in earlier if e.code in causes))
+    return replace(found, because=found.because | because)
 
 
 def _doubted(timeline: Timeline, found: Found) -> Found:
@@ -54,26 +71,17 @@ def _doubted(timeline: Timeline, found: Found) -> Found:
     )
     unnamed = [ref.name for ref in found.threads if ref.name.startswith(UNNAMED)]
     if unnamed:
-        text = (
-            "Which thread made which call is not known: the text names none. That others than the "
-            "one that compiled first are concerned is taken from the guards alone, unless a stack "
-            "or a name says it."
-        )
+        text = OF_GUARDS if found.code.startswith(BY_GUARDS) else OF_ONE
         statements = (*statements, Statement(text, "unknown", found.statements[0].evidence))
     if found.code in ALSO:
         also = Statement(ALSO[found.code], "unknown", found.statements[0].evidence)
         statements = (*statements, also)
-    return _replace(found, statements)
+    return replace(found, statements=statements)
 
 
 def _lines(timeline: Timeline, said: Statement) -> set[str]:
     """The lines that a statement rests on; several events can have been read from one."""
     return {timeline.sources.get(seq, "") for seq in said.evidence}
-
-
-def _replace(found: Found, statements: tuple[Statement, ...]) -> Found:
-    fields = {name: getattr(found, name) for name in found.__dataclass_fields__}
-    return Found(**{**fields, "statements": statements})
 
 
 def _hang(timeline: Timeline, code: str) -> list[Found]:
@@ -112,7 +120,9 @@ def _hang(timeline: Timeline, code: str) -> list[Found]:
                 f"{names} waited for dynamo's compile lock, which `{owner}` held inside a compile "
                 "while it waited itself."
             ),
-            threads=words.refs(timeline, [w for wait in stuck for w in (wait.tid, wait.owner or 0)]),
+            threads=words.refs(
+                timeline, [w for wait in stuck for w in (wait.tid, wait.owner or 0)]
+            ),
             stacks=tuple(
                 words.stack(timeline, c.tid, "was compiling", c.where, c.seqs[0]) for c in open_[:1]
             ),
