@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from dflash_min.cli import fail, say
 from dflash_min.errors import UsageError
 from harness import __version__
@@ -53,7 +55,8 @@ class Job:
         captured: keep the program's output in the run folder instead of showing it, and take a
             usage error of the program for one of ours.
         verbose: show captured output as well.
-        passthrough: end with the program's own exit code.
+        passthrough: end with the program's own exit code; the report goes to stderr, so that
+            stdout is the program's alone.
         scheduled: how to run it under a schedule; None: its threads run as they like.
     """
 
@@ -147,6 +150,7 @@ def settings_of(options: WatchOptions, schedule: Schedule | None) -> WatchSettin
         max_events_mb=options.max_events_mb,
         memory_cap=None if options.memory_cap is None else round(options.memory_cap * 2**30),
         keep_cache=options.keep_cache,
+        torch_trace=options.torch_trace,
         schedule=None if schedule is None or schedule == Plan() else schedule.for_child(),
     )
 
@@ -207,11 +211,16 @@ def _write(job: Job, report: Report, folder: Path) -> bool:
 
 
 def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
+    # What reads the program's output where the bare program stood must not read the report.
+    out = sys.stderr if job.passthrough else sys.stdout
     with reader_may_leave():  # the report is in the folder all the same
         if job.options.json:
-            sys.stdout.write(WRITERS["json"](View.of(report, folder)))
+            out.write(WRITERS["json"](View.of(report, folder)))
         else:
-            print_report(report, folder=folder, written=written)
+            inventory = job.options.inventory
+            print_report(
+                report, Console(file=out), folder=folder, written=written, caches=inventory
+            )
 
 
 def _failed(job: Job, folder: Path, error: Exception) -> int:

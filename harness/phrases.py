@@ -1,5 +1,6 @@
 """Numbers and lists in words, for every sentence that is written for people."""
 
+import re
 from collections.abc import Iterable
 
 
@@ -11,6 +12,18 @@ def count(number: int, noun: str, nouns: str = "") -> str:
 def times(number: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def quoted(text: str) -> str:
+    """Any text as code within a sentence: ``  `f`  ``, and one that holds backticks in longer ones.
+
+    As in Markdown: the ticks around it are more than in any run inside, with a space between where
+    it begins or ends with one. White space of every kind becomes one space.
+    """
+    text = " ".join(text.split())
+    ticks = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
 
 
 def listing(items: Iterable[str], limit: int | None = None, last: str = "and") -> str:

@@ -40,6 +40,9 @@ class Args:
     out: Path | None = None
     """Write to this file instead of printing."""
 
+    inventory: bool = False
+    """Print for each compiled function its cache entries, and why calls used none of them."""
+
     source: bool = True
     """Show the program's source lines, where the files are as they were when the run began."""
 
@@ -92,7 +95,8 @@ def main(argv: list[str]) -> int:
     if args.out is None:
         with reader_may_leave():
             if args.format == "terminal":
-                print_report(report, folder=args.folder, written=written)
+                inventory = args.inventory
+                print_report(report, folder=args.folder, written=written, caches=inventory)
             else:
                 sys.stdout.write(_text(args, report))
     return report.exit_code
@@ -102,7 +106,8 @@ def _text(args: Args, report: Report) -> str:
     if args.format != "terminal":
         return WRITERS[args.format](View.of(report, args.folder))
     file = io.StringIO()
-    print_report(report, Console(file=file, width=WIDTH), args.folder)
+    console = Console(file=file, width=WIDTH)
+    print_report(report, console, args.folder, caches=args.inventory)
     return file.getvalue()
 
 

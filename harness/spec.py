@@ -94,8 +94,12 @@ class WatchOptions:
     no_probe: NoProbe = ()
     compile_detail: bool = True
     """Read torch's trace log, too: compile ids and a check that no compile was missed."""
+    torch_trace: bool = False
+    """Also have torch write its structured logs (TORCH_TRACE) to the run folder, for tlparse."""
     source: bool = True
     """Show the program's source lines in the report."""
+    inventory: bool = False
+    """Print for each compiled function its cache entries, and why calls used none of them."""
     max_events_mb: int = 256
     """Bound on recorded steps and the like, in MiB; compiles and errors are always kept."""
     stop_on: str = ""
@@ -171,7 +175,8 @@ class WatchSpec:
     python: str | None = None
     """Interpreter to run the program with (the one that runs this command)."""
     passthrough: bool = False
-    """End with the program's own exit code, 128+n for a signal, instead of the verdict's."""
+    """End with the program's own exit code, 128+n for a signal, instead of the verdict's, and leave
+    stdout to the program: the report goes to stderr."""
 
 
 def arguments_of_file(path: Path) -> list[str]:

@@ -25,7 +25,10 @@ from harness.supervise.launch import Launch
 from harness.supervise.program import read_program
 
 PROG = "harness.watch"
-_HELP = f"{__doc__} Also: -- -m module args ..., after any of Python's own options."
+_HELP = (
+    f"{__doc__} Also: -- -m module args ..., after any of Python's own options; -- torchrun args "
+    "... and any other command that is a Python script; -- python script.py args ..."
+)
 
 
 @command(PROG)
@@ -39,8 +42,9 @@ def main(argv: list[str]) -> int:
         spec = replace(spec, watch=replace(spec.watch, keep_cache=True))
     spec.watch.check([cause.EXPLANATION.code for cause in CAUSES])
     spec.schedule.check()
-    program = read_program(_words(spec, argv[split + 1 :]))
-    python = spec.python or sys.executable
+    program = read_program(_words(spec, argv[split + 1 :]), spec.python)
+    named = spec.python or program.python
+    python = named or sys.executable
     interpreter = inspect(python, program.module)
     check_torch(interpreter, needed=False)
     scheduled = Scheduled(
@@ -51,7 +55,7 @@ def main(argv: list[str]) -> int:
         kept_cache=spec.watch.keep_cache,
     )
     scheduled.check_versions(PROG)
-    flags = ["--python", spec.python] if spec.python else []
+    flags = ["--python", named] if named else []
     if spec.schedule.searches:
         return explore(_explored(spec, (python, *program.words), program.slug, scheduled))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])

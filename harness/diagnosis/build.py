@@ -17,9 +17,12 @@ from harness.diagnosis import (
     coverage,
     gaps,
     headline,
+    inventory,
+    marked,
     memory,
     people,
     reading,
+    roles,
     texts,
     verdict,
 )
@@ -87,6 +90,7 @@ def diagnose(
         findings=tuple(findings),
         notes=tuple(notes),
         counts=totals,
+        after_warmup=marked.after_warmup(timelines),
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
@@ -106,7 +110,7 @@ def _with_sections(
     return msgspec.structs.replace(
         report,
         coverage=_join(coverage.coverage(timeline) for timeline in timelines),
-        caches=_join(coverage.caches(timeline) for timeline in timelines),
+        caches=_join(inventory.caches(timeline) for timeline in timelines),
         errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
         threads=_join(people.threads(timeline) for timeline in timelines),
         memory=_join(memory.memory(t, found[t.pid]) for t in timelines),
@@ -124,7 +128,7 @@ def _ask_all(
     notes: list[Note] = []
     for timeline in timelines:
         found[timeline.pid], own = _ask(timeline, causes)
-        notes += [*own, *lost_options(timeline), *reading.notes(timeline)]
+        notes += [*own, *lost_options(timeline), *reading.notes(timeline), *marked.notes(timeline)]
         notes += texts.notes(timeline) if timeline.from_text else []
     _drop_bare_exit(found, timelines)
     return found, notes
@@ -179,6 +183,7 @@ def _environment(timelines: Sequence[Timeline]) -> Environment:
         cache_dir=data.cache_dir,
         started_unix=data.started_unix,
         processes=tuple(timeline.pid for timeline in timelines),
+        roles=roles.roles(timelines),
         job_id=data.job_id,
         env=data.env,
         memory_cap=data.memory_cap,

@@ -1,26 +1,21 @@
-"""The coverage and cache sections: what the warm-up compiled, who missed it, and why."""
+"""The coverage section: what the warm-up compiled, who missed it, and why."""
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 
 from harness.causes import words
 from harness.diagnosis.report import (
-    CacheVariant,
-    CodeCache,
     CodeCoverage,
     CodeRef,
-    Rejection,
     ThreadCoverage,
     Variant,
 )
-from harness.events.values import CacheEntry, Code, Context
+from harness.events.values import Code, Context
 from harness.timeline.contexts import describe, difference, shapes
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import Judgement, seqs_of
 from harness.timeline.model import Compile, Uncovered
 from harness.timeline.reasons import THREAD_STATE
-from harness.timeline.repeats import repeats
 from harness.timeline.timeline import Timeline
 
 MAX_VARIANTS = 32
@@ -31,12 +26,8 @@ MAX_THREADS = 256
 
 def coverage(timeline: Timeline) -> list[CodeCoverage]:
     """Coverage of every compiled code object of the program's, in order of appearance."""
-    return [_coverage(timeline, history) for history in shown(timeline)]
-
-
-def caches(timeline: Timeline) -> list[CodeCache]:
-    """The cache of every compiled code object of the program's."""
-    return [_cache(timeline, history) for history in shown(timeline) if history.compiles]
+    # One that was compiled before the watch began may never have been called since.
+    return [_coverage(timeline, history) for history in shown(timeline) if history.sightings]
 
 
 def shown(timeline: Timeline) -> list[CodeHistory]:
@@ -124,7 +115,7 @@ def _uncovered(
         state="uncovered",
         certainty="observed",
         context=describe(context),
-        differs=tuple(dict.fromkeys(text for j in judged for text in _differs(j))),
+        differs=tuple(dict.fromkeys(text for j in judged for text in differs(j))),
         misses=history.sightings[tid].misses,
         compiles=_compiles(calls),
         reasons=_reasons(calls),
@@ -163,7 +154,8 @@ def _reasons(calls: list[Uncovered]) -> tuple[str, ...]:
     return tuple(itertools.islice(dict.fromkeys(texts), MAX_REASONS))
 
 
-def _differs(judgement: Judgement) -> list[str]:
+def differs(judgement: Judgement) -> list[str]:
+    """What differed between the nearest entry and the call, in words."""
     found = []
     for guard in sorted(judgement.guards, key=lambda guard: guard.value):
         detail = difference(guard, judgement.entry.context, judgement.call.context)
@@ -182,91 +174,3 @@ def _context(
             return compile_.context
     thread = timeline.threads.get(tid)
     return thread.context if thread else None
-
-
-def _cache(timeline: Timeline, history: CodeHistory) -> CodeCache:
-    made: dict[str | None, Compile] = {c.compile_id: c for c in history.compiles if c.compile_id}
-    entries = history.entries_at_end
-    if entries is None:
-        entries = tuple(c.entry for c in history.compiles if c.made_entry and c.entry is not None)
-    variants: list[CacheVariant] = []
-    digests: dict[str, int] = {}
-    leaders = _leaders(history)
-    numbers: dict[str | None, int] = {}
-    for number, entry in enumerate(entries):
-        compile_ = made.get(entry.compile_id)
-        same = digests.get(entry.digest) if entry.digest else None
-        if same is None:
-            same = numbers.get(leaders[entry.compile_id]) if entry.compile_id in leaders else None
-        digests.setdefault(entry.digest, number)
-        numbers.setdefault(entry.compile_id, number)
-        if number < MAX_VARIANTS:
-            variants.append(_cache_variant(timeline, entry, number, compile_, same))
-    rejections = _rejections(timeline, history)
-    listed = tuple(itertools.islice(rejections, MAX_VARIANTS))
-    not_listed = sum(1 for _ in rejections)
-    return CodeCache(
-        code=code_ref(history.code),
-        pid=timeline.pid,
-        entries=tuple(variants),
-        rejections=listed,
-        complete=history.entries_at_end is not None,
-        left_out=len(entries) - len(variants) + history.entries_left_out + not_listed,
-    )
-
-
-def _leaders(history: CodeHistory) -> dict[str | None, str | None]:
-    """Which compile each one is known to have repeated, by compile id."""
-    found: dict[str | None, str | None] = {}
-    for call in history.uncovered:
-        leader = call.leader
-        if leader is None or call.compile is None:
-            continue
-        if repeats(leader, call.compile) != "call":
-            found[call.compile.compile_id] = leader.compile_id
-    return found
-
-
-def _cache_variant(
-    timeline: Timeline,
-    entry: CacheEntry,
-    number: int,
-    compile_: Compile | None,
-    same_as: int | None,
-) -> CacheVariant:
-    return CacheVariant(
-        number=number,
-        compile_id=entry.compile_id,
-        context=describe(compile_.context) if compile_ else "",
-        inputs=shapes(compile_.inputs) if compile_ else "",
-        made_by=words.ref(timeline, compile_.tid) if compile_ else None,
-        guards=entry.guards,
-        same_as=same_as,
-    )
-
-
-def _rejections(timeline: Timeline, history: CodeHistory) -> Iterator[Rejection]:
-    for call in history.uncovered:
-        compile_ = call.compile
-        if compile_ is not None and compile_.reasons:
-            for reason in compile_.reasons:
-                yield Rejection(
-                    thread=words.ref(timeline, call.tid),
-                    guard=_without_entry(reason.text, reason.entry),
-                    entry=reason.entry,
-                    evidence=words.seqs(seqs_of(call)),
-                )
-            continue
-        judgement = timeline.judgements().get(id(call))
-        if judgement is not None:
-            yield Rejection(
-                thread=words.ref(timeline, call.tid),
-                guard="; ".join(_differs(judgement)),
-                entry=judgement.entry.compile_id,
-                certainty="inferred",
-                evidence=words.seqs(seqs_of(call)),
-            )
-
-
-def _without_entry(text: str, entry: str | None) -> str:
-    return text.strip().removeprefix(f"{entry}:").strip() if entry else text.strip()

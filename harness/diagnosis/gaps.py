@@ -10,7 +10,6 @@ from harness.diagnosis import reading, texts
 from harness.diagnosis.report import NotWatched
 from harness.events.ended import Ended
 from harness.events.files import ENDED, GUARDIAN_FAILURE, read_whole
-from harness.timeline.reasons import Guard
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
 
@@ -26,14 +25,12 @@ class Expectations:
     threads: int | None = None
 
 
-_UNBUILT = {
-    Guard.NUM_THREADS: ("CR105", "num_threads"),
-    Guard.NUMERIC: ("CR106", "a numeric flag (dtype, tf32, deterministic algorithms)"),
-}
-"""Thread state that can make threads miss and that no cause here looks at."""
-
-_LATER_PROBES = frozenset({"cuda_graphs", "eager", "forks", "is_compiling", "stance"})
+_LATER_PROBES = frozenset({"cuda_graphs", "eager", "forks", "is_compiling", "reset", "stance"})
 """Probes that the first recordings were made without: what they did watch still counts."""
+
+
+_NEVER_IN_PROCESS = frozenset({"is_compiling"})
+"""Probes that a watch in a program that runs already does without: that is its limit."""
 
 
 def gaps(
@@ -49,7 +46,7 @@ def gaps(
         found += _probes(timeline, explanations)
         found += _recorder(timeline)
         found += _detail(timeline)
-        found += _unbuilt(timeline)
+        found += _before(timeline)
         found += _schedule(timeline)
     found += reading.gaps(recording, timelines)
     if timelines:
@@ -77,11 +74,15 @@ def unmet(expectations: Expectations, timelines: Sequence[Timeline]) -> list[Not
 
 
 def _probes(timeline: Timeline, explanations: Sequence[Explanation]) -> Iterator[NotWatched]:
+    in_process = timeline.header is not None and timeline.header.data.in_process
     for probe in timeline.probes.values():
         if probe.state not in {"live", "idle"}:
             codes = _codes(probe.name, explanations)
             reason = probe.reason or f"the probe is {probe.state}"
-            yield NotWatched(name=probe.name, state=probe.state, reason=reason, codes=codes)
+            decisive = not (in_process and probe.name in _NEVER_IN_PROCESS)
+            yield NotWatched(
+                name=probe.name, state=probe.state, reason=reason, codes=codes, decisive=decisive
+            )
     if timeline.end_seq is None or not timeline.probes:
         return
     needed = dict.fromkeys(name for explanation in explanations for name in explanation.needs)
@@ -134,16 +135,18 @@ def _detail(timeline: Timeline) -> Iterator[NotWatched]:
         yield NotWatched(name="compile detail", state="absent", reason=reason)
 
 
-def _unbuilt(timeline: Timeline) -> Iterator[NotWatched]:
-    for judgement in timeline.judgements().values():
-        named = [guard for guard in _UNBUILT if guard in judgement.guards]
-        if named and not judgement.own and judgement.guards <= set(_UNBUILT):
-            code, state = _UNBUILT[named[0]]
-            reason = (
-                f"calls of `{judgement.call.code.name}` in a thread met no fitting entry over "
-                f"{state}, which no cause of this version looks at"
-            )
-            yield NotWatched(name=code, state="not built", reason=reason, codes=(code,))
+def _before(timeline: Timeline) -> Iterator[NotWatched]:
+    """What a watch that began in a program that ran already could not see."""
+    before = timeline.entries_before()
+    if not before:
+        return
+    number = words.count(sum(before.values()), "entry", "entries")
+    names = words.listing([f"`{name}`" for name in reversed(before)])
+    reason = (
+        f"{number} of {names} had been compiled before the watch began: by whom, and for which "
+        "inputs, was not seen. They are taken for a warm-up by the thread that began it"
+    )
+    yield NotWatched(name="earlier compiles", state="not watched", reason=reason, decisive=False)
 
 
 def _schedule(timeline: Timeline) -> Iterator[NotWatched]:

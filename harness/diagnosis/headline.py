@@ -128,8 +128,9 @@ def _incomplete(counts: Counts, gaps: Sequence[NotWatched]) -> str:
 
 
 def _covered(timelines: Sequence[Timeline], counts: Counts) -> str:
-    codes = [history.code for t in timelines for history in t.program_codes() if history.compiles]
-    warm = sum(len(h.warmup()) for t in timelines for h in t.program_codes())
+    histories = [h for t in timelines for h in t.program_codes() if h.compiles and h.sightings]
+    codes = [history.code for history in histories]
+    warm = sum(not compile_.before for h in histories for compile_ in h.warmup())
     callers = [(t, thread) for t in timelines for thread in t.workload_threads()]
     others = [thread for t, thread in callers if thread.tid != t.main_tid]
     who = words.count(len(callers), "thread")

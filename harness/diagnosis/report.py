@@ -76,6 +76,18 @@ class Counts(Value, frozen=True):
     thread_errors: int = 0
 
 
+class AfterWarmup(Value, frozen=True):
+    """What happened after the program had said that its warm-up was over.
+
+    Calls of dense attention outside a compiled frame (``fallbacks``) and calls of compiled code
+    that ran ``eager`` are lower bounds.
+    """
+
+    compiles: int = 0
+    fallbacks: int = 0
+    eager: int = 0
+
+
 class Variant(Value, frozen=True):
     """What one compile was made for: its context and its tensor inputs, as short texts."""
 
@@ -123,7 +135,11 @@ class CodeCoverage(Value, frozen=True):
 
 
 class CacheVariant(Value, frozen=True):
-    """One cache entry. ``same_as``: number of an earlier entry with identical guards."""
+    """One cache entry. ``same_as``: number of an earlier entry with identical guards.
+
+    ``accepts``: the tensors that its guards ask for, ``?`` for a size that may vary. ``before``: it
+    was there when the watch began.
+    """
 
     number: int
     compile_id: str | None
@@ -132,6 +148,8 @@ class CacheVariant(Value, frozen=True):
     made_by: ThreadRef | None = None
     guards: tuple[str, ...] = ()
     same_as: int | None = None
+    accepts: str = ""
+    before: bool = False
 
 
 class Rejection(Value, frozen=True):
@@ -144,10 +162,24 @@ class Rejection(Value, frozen=True):
     evidence: tuple[int, ...] = ()
 
 
+class EagerUse(Value, frozen=True):
+    """Calls of one thread that ran eager, for one reason. ``by``: another thread's doing it was.
+
+    ``count`` is a lower bound: calls are followed only while their thread is looked at.
+    """
+
+    thread: ThreadRef
+    reason: str
+    by: ThreadRef | None = None
+    count: int = 1
+    evidence: tuple[int, ...] = ()
+
+
 class CodeCache(Value, frozen=True):
     """The entries of one code object; ``complete``: read at the end of the program.
 
-    ``left_out``: so many entries and rejections more than are listed, together.
+    ``eager``: calls that used none of them. ``left_out``: so many entries and rejections more than
+    are listed, together.
     """
 
     code: CodeRef
@@ -156,6 +188,7 @@ class CodeCache(Value, frozen=True):
     rejections: tuple[Rejection, ...] = ()
     complete: bool = False
     left_out: int = 0
+    eager: tuple[EagerUse, ...] = ()
 
 
 class ErrorReport(Value, frozen=True):
@@ -225,7 +258,8 @@ class ThreadReport(Value, frozen=True):
 class Environment(Value, frozen=True):
     """Where the run took place, from the recording's header. Empty strings: not known.
 
-    ``made_from``: a watched program, or texts that one left behind.
+    ``made_from``: a watched program, or texts that one left behind. ``roles``: what a process was,
+    such as ``rank 1``, by its id.
     ``memory_cap``: the bound in bytes that was asked for. ``home`` is the user's home folder; ``~``
     once the report has been made safe to share.
     """
@@ -243,6 +277,7 @@ class Environment(Value, frozen=True):
     cache_dir: str = ""
     started_unix: float = 0.0
     processes: tuple[int, ...] = ()
+    roles: dict[int, str] = {}  # noqa: RUF012 - msgspec copies it
     job_id: str = ""
     memory_cap: int | None = None
     env: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
@@ -276,6 +311,7 @@ class NotWatched(Value, frozen=True):
 class Report(Value, frozen=True):
     """One run's diagnosis.
 
+    ``after_warmup``: None where the program did not say when its warm-up was over.
     ``replay`` is the command that repeats the run; may be empty. ``expected_threads``: so many
     threads had to call compiled code and backward for the verdict to count. ``source`` has the
     lines of the frames shown, as far as they could be read.
@@ -288,6 +324,7 @@ class Report(Value, frozen=True):
     findings: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
     counts: Counts = Counts()
+    after_warmup: AfterWarmup | None = None
     coverage: tuple[CodeCoverage, ...] = ()
     caches: tuple[CodeCache, ...] = ()
     errors: tuple[ErrorReport, ...] = ()

@@ -1,14 +1,16 @@
 """Single facts of a report as sentences, the same in every renderer."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from harness.diagnosis.report import (
+    CacheVariant,
     CodeCache,
     CodeCoverage,
     Counts,
+    EagerUse,
     Environment,
     ErrorReport,
     LadderStep,
@@ -135,6 +137,9 @@ def _from_outside(ended: Ended) -> list[str]:
 
 def _status(ended: Ended) -> str:
     after = f"after {ended.wall_s:.1f} s"
+    if ended.block:
+        how = "by an exception " if ended.exit_code else ""
+        return f"The watched block was left {how}{after}; its process went on."
     if ended.signal is not None:
         name = f" ({ended.signal_name})" if ended.signal_name else ""
         if ended.deadline_hit or ended.stopped_on:
@@ -214,6 +219,19 @@ def more_threads(covered: CodeCoverage) -> str:
     return f"{plural(covered.left_out, 'more thread')} called it; see the recording."
 
 
+def entry_inputs(entry: CacheVariant) -> str:
+    """What an entry was compiled for, and what its guards take where they say more."""
+    if not entry.inputs:
+        return entry.accepts
+    return f"{entry.inputs}; takes {entry.accepts}" if "?" in entry.accepts else entry.inputs
+
+
+def eager(use: EagerUse, by: str) -> str:
+    """Why calls ran eager; ``by``: the other thread whose doing it was, or empty."""
+    whose = f", by thread {by}" if by else ""
+    return f"{plural(use.count, 'call')} or more ran eager: {use.reason}{whose}"
+
+
 def not_listed(cache: CodeCache) -> str:
     """That a cache has more than the report lists."""
     more = plural(cache.left_out, "more entry or rejection", "more entries and rejections")
@@ -238,11 +256,15 @@ def environment(report: Report) -> list[tuple[str, str]]:
         ("compile cache", " ".join(part for part in (of.cache_state, of.cache_dir) if part)),
         ("memory cap", f"{size(of.memory_cap)} of each device" if of.memory_cap else ""),
         ("started", started),
-        ("processes", ", ".join(map(str, of.processes))),
+        ("processes", ", ".join(_process(pid, of.roles) for pid in of.processes)),
         ("program", shlex.join(of.argv)),
         *((f"variable {name}", value) for name, value in sorted(of.env.items())),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _process(pid: int, roles: Mapping[int, str]) -> str:
+    return f"{pid} ({roles[pid]})" if pid in roles else str(pid)
 
 
 def not_watched(item: NotWatched) -> str:

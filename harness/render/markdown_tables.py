@@ -178,9 +178,9 @@ def _cache(view: View, cache: CodeCache) -> Iterator[str]:
                 [
                     str(entry.number),
                     cell_code(entry.compile_id or "unknown"),
-                    cell(view.name(entry.made_by)) if entry.made_by else "unknown",
+                    cell(view.made_by(entry)),
                     cell(entry.context),
-                    cell(entry.inputs),
+                    cell(facts.entry_inputs(entry)),
                     "" if entry.same_as is None else f"entry {entry.same_as}",
                 ]
                 for entry in cache.entries
@@ -200,6 +200,11 @@ def _cache(view: View, cache: CodeCache) -> Iterator[str]:
                 for no in cache.rejections
             ),
         )
+    if cache.eager:
+        yield ""
+        for use in cache.eager:
+            links = evidence(view, cache.pid, use.evidence)
+            yield f"- {inline(view.eager(use))}{links}"
     if cache.left_out:
         yield ""
         yield facts.not_listed(cache)

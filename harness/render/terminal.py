@@ -9,7 +9,7 @@ from rich.text import Text
 from harness.diagnosis.report import ErrorReport, Finding, Report
 from harness.phrases import count as plural
 from harness.phrases import listing
-from harness.render import facts, memory
+from harness.render import facts, inventory, memory
 from harness.render.page import Page
 from harness.render.stacks import fold, short_place
 from harness.render.text import line, shorten, words
@@ -54,6 +54,7 @@ def print_report(
     *,
     written: bool = True,
     kept: bool = True,
+    caches: bool = False,
 ) -> None:
     """Print a report for a person.
 
@@ -63,6 +64,7 @@ def print_report(
         folder: the run folder that holds the recording and the full report, if there is one.
         written: the full report could be written there.
         kept: the folder stays; else it is not named.
+        caches: print the inventory of what was compiled, too.
     """
     page = Page(console or Console())
     view = View.of(report, folder, most_names=NAMES)
@@ -74,6 +76,8 @@ def print_report(
     if report.verdict != "found":
         _coverage(page, view)
     _differences(page, view)
+    if caches:
+        inventory.put(page, view)
     _counts(page, view)
     _memory(page, view)
     _notes(page, view)

@@ -60,20 +60,21 @@ def shorten(text: str, limit: int, where: str) -> str:
     return text if len(text) <= limit + len(note) else text[:limit].rstrip() + note
 
 
-_SPAN = re.compile(r"`([^`\n]+)`")
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)([^\n]+?)(?<!`)\1(?!`)")
 
 
 def spans(text: str) -> list[tuple[Kind, str]]:
     """A sentence split at its `quoted code`: ``[("text", "All 3 called "), ("code", "f")]``.
 
-    A backtick without a partner is text.
+    Code ends with a run of as many backticks as it began with (``phrases.quoted``); a run without
+    such a partner is text.
     """
     found: list[tuple[Kind, str]] = []
     at = 0
     for match in _SPAN.finditer(text):
         if match.start() > at:
             found.append(("text", text[at : match.start()]))
-        found.append(("code", match.group(1).strip() or match.group(1)))
+        found.append(("code", match.group(2).strip() or match.group(2)))
         at = match.end()
     if at < len(text):
         found.append(("text", text[at:]))

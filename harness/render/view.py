@@ -6,11 +6,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from harness.diagnosis.report import CodeCoverage, Finding, Report, ThreadReport
+from harness.diagnosis.report import (
+    CacheVariant,
+    CodeCoverage,
+    EagerUse,
+    Finding,
+    Report,
+    ThreadReport,
+)
 from harness.events.values import ErrorLink, Frame
 from harness.phrases import count as plural
 from harness.phrases import listing
-from harness.render import chain
+from harness.render import chain, facts
 from harness.render.lines import EventLines, locate
 from harness.render.stacks import short_place
 from harness.render.text import natural
@@ -103,9 +110,22 @@ class View:
             which = f", no. {thread.life} with it" if thread.life > 1 else ""
             extra.append(f"tid {thread.tid}{which}")
         if self._processes > 1:
+            role = self.report.environment.roles.get(thread.pid, "")
+            extra += [role] if role.startswith("rank ") else []
             extra.append(f"pid {thread.pid}")
         name = thread.name or "thread"
         return f"{name} ({', '.join(extra)})" if extra else name
+
+    def made_by(self, entry: CacheVariant) -> str:
+        """Who compiled a cache entry."""
+        if entry.before:
+            return "whoever it was before the watch began"
+        return self.name(entry.made_by) if entry.made_by else "unknown"
+
+    def eager(self, use: EagerUse) -> str:
+        """Calls that ran eager, as a sentence."""
+        by = self.name(use.by) if use.by else ""
+        return f"{self.name(use.thread)}: {facts.eager(use, by)}"
 
     def names(self, threads: Iterable[ThreadRef]) -> str:
         """``drafter-0, drafter-1 and drafter-2``, each once, in the order of their names.

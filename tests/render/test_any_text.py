@@ -220,7 +220,7 @@ def texts(value):
 def test_fill_reaches_every_text():
     """Or the properties above would hold of nothing."""
     literals = {"found", "observed", "inferred", "unknown", "warm-up", "uncovered", "main"}
-    literals |= {"workload", "thread", "self"}
+    literals |= {"workload", "thread", "self", "watch"}
     filled = json.loads(msgspec.json.encode(with_text("x")))
     for coverage in filled["coverage"] + filled["caches"]:
         assert coverage.pop("code")["name"] == "x"

@@ -1,0 +1,44 @@
+"""Compiled functions of the test's own process, each with a code object of its own."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def make() -> Callable[..., Any]:
+    """A new compiled function of a tensor, of a code object that nothing was compiled for."""
+    import torch
+
+    def compiled(body: str = "(x * 2).sin()", backend: str = "eager", **options: Any) -> Any:
+        name = f"made_{next(_numbers)}"
+        space: dict[str, Any] = {"torch": torch}
+        exec(f"def {name}(x): return {body}", space)
+        return torch.compile(space[name], backend=backend, **options)
+
+    return compiled
+
+
+@pytest.fixture
+def in_threads() -> Callable[..., None]:
+    """Call a function with an argument in each of so many threads, all at once."""
+
+    def run(function: Callable[[Any], Any], argument: Any, threads: int = 2) -> None:
+        barrier = threading.Barrier(threads)
+
+        def call() -> None:
+            barrier.wait()
+            function(argument)
+
+        started = [threading.Thread(target=call, name=f"caller-{n}") for n in range(threads)]
+        for thread in started:
+            thread.start()
+        for thread in started:
+            thread.join()
+
+    return run

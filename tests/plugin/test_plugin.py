@@ -1,0 +1,251 @@
+"""The pytest plugin, on suites of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def everything_is_imported():
+    """What a suite in this process imports is forgotten, and torch bears no second import."""
+    import torch
+    from torch.nn.attention import flex_attention  # noqa: F401
+
+    import harness.pytest_check
+
+    with harness.watching(), torch.no_grad():
+        torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(1))
+
+
+BEGIN = """
+import itertools, threading
+import pytest, torch, harness
+
+numbers = itertools.count()
+
+def compiled(body="(x * 2).sin()"):
+    # Dynamo remembers by file, line and name which sizes vary.
+    name, space = f"f{next(numbers)}", {"torch": torch}
+    exec(f"def {name}(x): return {body}", space)
+    return torch.compile(space[name], backend="eager")
+"""
+
+CHECKED = """
+def test_clean():
+    f = compiled()
+    f(torch.ones(3))
+    harness.warmup_done()
+    f(torch.ones(3))
+
+def test_compiles_without_saying_so():
+    f = compiled()
+    f(torch.ones(3))
+    f(torch.ones(4))
+
+def test_compiles_after_its_warmup(compile_race):
+    f = compiled()
+    f(torch.ones(3))
+    compile_race.warmup_done()
+    f(torch.ones(4))
+
+def test_first_compile_after_its_warmup(compile_race):
+    compile_race.warmup_done()
+    compiled()(torch.ones(4))
+
+def test_runs_eager_after_its_warmup(compile_race):
+    f = compiled()
+    f(torch.ones(3))
+    compile_race.warmup_done()
+    with torch.compiler.set_stance("force_eager"):
+        f(torch.ones(3))
+        f(torch.ones(3))
+
+def test_leaves_a_config_behind():
+    import torch._dynamo
+    torch._dynamo.config.recompile_limit = 77
+
+def test_restores_the_config():
+    import torch._dynamo
+    torch._dynamo.config.recompile_limit = 8
+
+def test_races():
+    f = compiled()
+    with torch.no_grad():
+        f(torch.ones(3))
+    thread = threading.Thread(target=f, args=(torch.ones(3),))
+    thread.start()
+    thread.join()
+
+def test_fails_by_itself():
+    compiled()(torch.ones(2))
+    assert 1 == 2, "own failure"
+
+def test_skips():
+    pytest.skip("own skip")
+
+def test_expects_an_error():
+    with pytest.raises(ZeroDivisionError):
+        1 / 0
+"""
+
+
+def test_a_checked_suite(pytester, tmp_path):
+    pytester.makepyfile(BEGIN + CHECKED)
+    result = pytester.runpytest_inprocess(
+        "--compile-race-check", f"--compile-race-out={tmp_path / 'kept'}", "--strict-markers", "-rf"
+    )
+    result.assert_outcomes(passed=3, failed=7, skipped=1)
+    text = result.stdout.str()
+    failed = {
+        line.split("::")[1].split(" ")[0]: line
+        for line in text.splitlines()
+        if line.startswith("FAILED")
+    }
+    assert set(failed) == {
+        "test_compiles_after_its_warmup",
+        "test_first_compile_after_its_warmup",
+        "test_runs_eager_after_its_warmup",
+        "test_leaves_a_config_behind",
+        "test_restores_the_config",
+        "test_races",
+        "test_fails_by_itself",
+    }
+    result.stdout.fnmatch_lines(
+        [
+            "*compile race: CR201 new-shape: *; 1 compile after its warm-up*",
+            "*compile race: 1 compile after its warm-up*",
+            "*calls or more that ran eager after its warm-up*",
+            "*torch._dynamo.config.recompile_limit was the default and is 77*",
+            "*compile race: CR101 grad-mode: *",
+        ]
+    )
+    assert "AssertionError: own" in failed["test_fails_by_itself"]
+    assert "- Captured compile race call -" in text
+    assert len(list((tmp_path / "kept").glob("*/report.json"))) == 11
+
+
+def test_without_the_option_nothing_is_watched(pytester):
+    pytester.makepyfile(BEGIN + CHECKED.replace("own failure", "own"))
+    result = pytester.runpytest_inprocess("-k", "not by_itself")
+    result.assert_outcomes(passed=9, skipped=1, deselected=1)
+
+
+MARKED = """
+@pytest.fixture(scope="module")
+def warm():
+    f = compiled()
+    f(torch.ones(3))
+    return f
+
+names = []
+
+@pytest.mark.compile_race(threads=8, expect="clean")
+def test_eight_threads(warm):
+    names.append(threading.current_thread().name)
+    assert warm(torch.ones(3)).shape == (3,)
+
+def test_eight_threads_ran():
+    assert sorted(names) == [f"compile-race-{n}" for n in range(8)]
+
+@pytest.mark.compile_race(threads=3)
+def test_every_threads_error_is_shown(warm):
+    warm(torch.ones(3))
+    raise ValueError("of " + threading.current_thread().name)
+
+@pytest.fixture
+def cold():
+    f = compiled()
+    with torch.no_grad():
+        f(torch.ones(3))
+    return f
+
+@pytest.mark.compile_race(threads=2, expect="CR101")
+def test_a_cause_that_is_expected(cold):
+    cold(torch.ones(3))
+    raise RuntimeError("as a compile race may")
+
+@pytest.mark.compile_race(threads=2)
+def test_a_cause_that_is_not(cold):
+    cold(torch.ones(3))
+
+@pytest.mark.compile_race(expect="CR101")
+def test_a_cause_that_is_missed(warm):
+    warm(torch.ones(3))
+
+@pytest.mark.compile_race(threads=2)
+def test_all_skip():
+    pytest.skip("not here")
+"""
+
+
+def test_bodies_run_in_threads(pytester):
+    pytester.makepyfile(BEGIN + MARKED)
+    result = pytester.runpytest_inprocess("--strict-markers", "-rf")
+    result.assert_outcomes(passed=3, failed=3, skipped=1)
+    text = result.stdout.str()
+    for number in range(3):
+        assert f"ValueError: of compile-race-{number}" in text
+        assert f"in thread compile-race-{number}" in text
+    result.stdout.fnmatch_lines(
+        [
+            "*3 of 3 threads failed*",
+            "*compile race: expected clean, found: *recompiled*gradients off*",
+            "*compile race: expected CR101, clean: *",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        ("threads=0", "threads must be 1 to 1024"),
+        ("threads=True", "threads must be 1 to 1024"),
+        ("8", "takes threads=N and expect=..."),
+        ("expected='clean'", "takes threads=N and expect=..."),
+        ("expect='CR1'", "neither clean nor a code"),
+        ("expect='CR999'", "there is no cause CR999"),
+        ("expect='clean,CR101'", "clean stands alone"),
+    ],
+)
+def test_a_marker_that_makes_no_sense_is_refused(pytester, marker, said):
+    pytester.makepyfile(
+        f"import pytest\n@pytest.mark.compile_race({marker})\ndef test_it():\n    pass\n"
+    )
+    result = pytester.runpytest_inprocess("--strict-markers")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in result.stderr.str() + result.stdout.str()
+
+
+def test_only_plain_functions_run_in_threads(pytester):
+    pytester.makepyfile(
+        """
+        import pytest, unittest
+        class TestIt(unittest.TestCase):
+            @pytest.mark.compile_race(threads=2)
+            def test_it(self):
+                pass
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_under_xdist_the_same_tests_fail(pytester):
+    pytester.makepyfile(BEGIN + MARKED)
+    # One worker of xdist's, since each imports torch anew.
+    result = pytester.runpytest_subprocess("-n", "1", "-k", "a_cause", "--strict-markers")
+    result.assert_outcomes(passed=1, failed=2)
+
+
+def test_loading_the_plugin_imports_neither_torch_nor_the_report():
+    program = (
+        "import sys, harness.pytest_plugin, harness; harness.warmup_done()\n"
+        "print(sorted({'torch', 'msgspec', 'rich', 'jinja2', 'psutil'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
