@@ -43,7 +43,7 @@ else:
     from harness.child import inside
     from harness.child.settings import Settings
 
-PROG = "harness.watching"
+NAME = "harness.watching"
 WIDTH = 100
 """Columns of a text report."""
 
@@ -81,7 +81,7 @@ class Watching:
         self._start_s = time.monotonic()
         run = Run(
             harness=__version__,
-            prog=PROG,
+            prog=NAME,
             started=self._started,
             no_source=not self._source,
         )
@@ -111,12 +111,12 @@ class Watching:
             self._diagnose(exit_code=int(failed))
         except Exception as failure:  # noqa: BLE001 - the block's own exception matters more
             self._failure = failure
-            warnings.warn(f"{PROG}: the report failed: {failure!r}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{NAME}: the report failed: {failure!r}", RuntimeWarning, stacklevel=2)
         finally:
             if self.folder is None:
                 shutil.rmtree(self._place, ignore_errors=True)
         for place in self._copy.kept:
-            text = f"{PROG}: {place} was replaced by somebody else meanwhile and stays as it is"
+            text = f"{NAME}: {place} was replaced by somebody else meanwhile and stays as it is"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from harness import __version__
 from harness.child import boot
 from harness.child.settings import VARIABLE, Settings
-from harness.events.files import CACHE
+from harness.events.files import CACHE, TORCH_TRACE
 
 SITE = Path(boot.__file__).with_name("site")
 
@@ -18,6 +18,7 @@ class WatchSettings:
     """What of the watch can be chosen, apart from where it goes and how long it lasts.
 
     ``schedule``: ``harness.schedule.plan.Schedule.for_child``; None: threads run as they like.
+    ``torch_trace``: have torch write its structured logs, too.
     ``ask``: each thread asks the cache entries before each call (``harness.child.asking``).
     """
 
@@ -26,6 +27,7 @@ class WatchSettings:
     max_events_mb: int = 256
     memory_cap: int | None = None
     keep_cache: bool = False
+    torch_trace: bool = False
     schedule: dict[str, Any] | None = None
     ask: bool = False
 
@@ -77,6 +79,8 @@ class Launch:
             cache = self.folder / CACHE
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
             environment["TRITON_CACHE_DIR"] = str(cache / "triton")
+        if self.watch.torch_trace:
+            environment["TORCH_TRACE"] = str(self.folder / TORCH_TRACE)
         if self.log is not None:  # what a killed program had printed is then in the log
             environment["PYTHONUNBUFFERED"] = "1"
         return environment

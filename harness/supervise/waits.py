@@ -132,19 +132,21 @@ def _held(frames: Sequence[Frame]) -> tuple[str, ...]:
 def waits_of_faults(text: str, pid: int) -> list[ThreadWait]:
     """What the threads in a text of faulthandler's wait for; it has no native thread ids.
 
-    The first thread is the watchdog's own where it has no frames.
+    What it tells instead is each thread's ``ident``. The first thread is the watchdog's own where
+    it has no frames.
     """
     waits: list[ThreadWait] = []
-    name, frames = "", list[Frame]()
+    name, ident, frames = "", 0, list[Frame]()
 
     def close() -> None:
         if frames:
-            waits.append(wait_of(pid, 0, name, frames))
+            wait = wait_of(pid, 0, name, frames)
+            waits.append(msgspec.structs.replace(wait, ident=ident))
 
     for line in text.splitlines():
         if heading := _FAULT_THREAD.match(line):
             close()
-            name, frames = heading[2] or heading[1], []
+            name, ident, frames = heading[2] or heading[1], int(heading[1], 16), []
         elif frame := _FAULT_FRAME.match(line):
             frames.append(Frame(frame[3], frame[1], int(frame[2])))
     close()

@@ -104,7 +104,7 @@ def test_faulthandlers_own_text_is_read_as_well(tmp_path):
     thread.join()
     waits = waits_of_faults(file.read_text(), os.getpid())
     (wait,) = (wait for wait in waits if wait.function == "stands_in_the_lock")
-    assert (wait.tid, wait.file) == (0, __file__)
+    assert (wait.tid, wait.ident, wait.file) == (0, thread.ident, __file__)
     assert wait.thread.startswith("0x") or wait.thread
     assert len(waits) >= 2
 
