@@ -60,7 +60,7 @@ def test_json(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["CR120"], "unknown cause 'CR120'; nearest: CR107 config-per-thread, CR104"),
+        (["CR120"], "unknown cause 'CR120'; nearest: CR107 config-per-thread, CR106"),
         (["cr2010"], "unknown cause 'cr2010'; nearest: CR90"),
         (["grad-mod"], "nearest: CR101 grad-mode"),
         (["what is this"], "unknown cause 'what is this'; see --list"),

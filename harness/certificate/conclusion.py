@@ -19,8 +19,9 @@ _CODES: dict[Verdict, ExitCode] = {
 def conclude(certificate: Certificate) -> Certificate:
     """The same with verdict, exit code and headline.
 
-    A harness that failed outranks what was found, that what is incomplete, and that clean. A
-    schedule that could not be followed says nothing; one that was cut short makes it incomplete.
+    What was found outranks what is incomplete, and that clean. A schedule that could not be
+    followed says nothing; a run that was cut short, or calls that are left out of the coverage
+    table, make it incomplete.
     """
     verdict, headline = _verdict(certificate)
     code = ExitCode.INTERRUPTED if certificate.interrupted else _CODES[verdict]
@@ -69,6 +70,12 @@ def _nothing_found(certificate: Certificate) -> tuple[Verdict, str]:
         return "incomplete", f"Not certified: interrupted; {nothing} until then{besides}."
     if not clean or not certificate.complete:
         return "incomplete", f"Not certified: {nothing}{besides}."
+    if certificate.left_out:
+        return "incomplete", (
+            f"Not certified: {nothing}{besides}, but the program made more different calls than "
+            f"are told apart, and {count(certificate.left_out, 'call')} or more are left out of "
+            "the coverage table."
+        )
     called = [cell for cell in certificate.coverage if cell.ran]
     threads = {thread for cell in called for thread in cell.threads}
     disagreed = sum(cell.disagreed for cell in called)

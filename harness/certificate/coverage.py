@@ -12,7 +12,10 @@ Key = tuple[str, str, int, str, str, str]
 
 
 class Table:
-    """Adds up the calls of several runs. Not safe to use from several threads at once."""
+    """Adds up the calls of several runs. Not safe to use from several threads at once.
+
+    ``left_out``: so many calls, at least, are not in it, since there were so many.
+    """
 
     def __init__(self) -> None:
         self._cells: dict[Key, list[Call]] = {}
@@ -20,6 +23,7 @@ class Table:
 
     def add(self, run: Seen) -> None:
         """Take in the calls of one run."""
+        self.left_out += run.left_out
         for call in run.calls:
             key = _key(call)
             if key not in self._cells and len(self._cells) >= MAX_CELLS:

@@ -10,7 +10,6 @@ from harness.schedule.results import Reported
 CERTIFICATE_SCHEMA = 1
 
 What = Literal["as it likes", "control", "plan", "exploration"]
-Asked = Literal["fits", "rejected", "mixed"]
 
 
 class TriedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +121,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         tested: every run, in order; ``reported``: what was found, with tokens.
         not_run: named plans that were not run.
         points: all points, reached or not.
-        coverage: the table.
+        coverage: the table; ``left_out``: so many calls, at least, are not in it.
         suggestion: None where nothing is missing, or nothing is known that would help.
         complete: all schedules that were to be run were.
         command: the command line that does it again.
@@ -143,6 +142,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     not_run: tuple[NotRun, ...] = ()
     points: tuple[Reached, ...] = ()
     coverage: tuple[Cell, ...] = ()
+    left_out: int = 0
     suggestion: Suggestion | None = None
     complete: bool = False
     interrupted: bool = False

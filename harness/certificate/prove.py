@@ -104,6 +104,7 @@ class Proof:
             not_run=tuple(not_run),
             points=tuple(harvester.harvest.points()),
             coverage=tuple(harvester.harvest.table.cells()),
+            left_out=harvester.harvest.table.left_out,
             suggestion=suggestion,
             complete=result is not None and result.complete,
             interrupted=result is not None and result.interrupted,

@@ -4,12 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
+from harness.causes.versions import CONFIG_PER_THREAD, UNKNOWN
 from harness.events import schema
 from harness.events.calls import ArgumentData
 from harness.events.schema import BaseEvent
 from harness.events.values import Code, TensorInput
 from harness.timeline import contexts
 from harness.timeline.recording import Recording
+from harness.timeline.timeline import torch_version
 
 _WARMUP, _DONE = "warmup", "warmup_done"
 
@@ -60,9 +64,11 @@ class Seen:
         calls: in the order of the recording.
         marked: the program, or the trainer, said where its warm-up ended.
         said_done: the program did, by ``harness.warmup_done``.
+        left_out: so many questions, at least, were not recorded, since there were so many.
     """
 
     calls: list[Call] = field(default_factory=list)
+    left_out: int = 0
     marked: bool = False
     said_done: bool = False
 
@@ -92,6 +98,7 @@ class _Compile:
 @dataclass
 class _Reader:
     pid: int | None = None
+    one_config: bool = False
     found: Seen = field(default_factory=Seen)
     done: int | None = None
     backward: set[int] = field(default_factory=set)
@@ -101,13 +108,14 @@ class _Reader:
     def add(self, event: BaseEvent) -> None:
         if self.pid is None and isinstance(event, schema.Header):
             self.pid = event.pid
+            self.one_config = UNKNOWN < torch_version(event) < CONFIG_PER_THREAD
         if event.pid != self.pid:
             return
         match event:
             case schema.Phase():
                 self._phase(event)
             case schema.Asked():
-                call = Call(event)
+                call = Call(_without_config(event) if self.one_config else event)
                 self.found.calls.append(call)
                 self.calls[event.data.code.id].append(call)
             case schema.Compile():
@@ -118,6 +126,8 @@ class _Reader:
                 self._missed(event.tid, event.data.code, event.data.began_ns or event.t_ns)
             case schema.Backward():
                 self.backward.add(event.tid)
+            case schema.LeftOut() if event.data.of == "asked":
+                self.found.left_out = max(self.found.left_out, event.data.count)
 
     def finish(self) -> Seen:
         for number, calls in self.calls.items():
@@ -174,6 +184,16 @@ class _Reader:
 
 #: After the last question of a thread: a compile that ends later than this is not beside its call.
 _MOMENT_NS = 1_000_000_000
+
+
+def _without_config(event: schema.Asked) -> schema.Asked:
+    """The question without torch's config, where that is one for the process.
+
+    It is no thread's own then, and what it holds during a call can be what ``dynamic=`` of another
+    thread's call has put there for the time of that.
+    """
+    context = msgspec.structs.replace(event.data.context, config={})
+    return msgspec.structs.replace(event, data=msgspec.structs.replace(event.data, context=context))
 
 
 def _second_thread(calls: Iterable[Call]) -> int | None:

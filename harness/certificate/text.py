@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from harness.certificate.model import Cell, Certificate, Suggestion
+from harness.phrases import count
 from harness.render import markup
 from harness.render.text import line, words
 
@@ -43,6 +44,8 @@ def _terminal(certificate: Certificate) -> Iterator[str]:
         yield f"{'':<20} by running: {by_running(cell)}; by asking: {by_asking(cell)}"
     if len(cells) > _CELLS:
         yield f"and {len(cells) - _CELLS} more in certificate.md"
+    if certificate.left_out:
+        yield _left_out(certificate)
     if certificate.suggestion is not None:
         yield ""
         yield from _suggestion(certificate.suggestion)
@@ -121,16 +124,11 @@ def _markdown(certificate: Certificate) -> Iterator[str]:
         ("callable", "device", "context", "inputs", "state", "by running", "by asking", "threads"),
         (_row(cell) for cell in certificate.coverage),
     )
+    if certificate.left_out:
+        yield _left_out(certificate)
+        yield ""
     if certificate.suggestion is not None:
-        yield "## Warm-up that covers what is missing"
-        yield ""
-        yield markup.inline(certificate.suggestion.why)
-        yield ""
-        yield from markup.fence("\n".join(certificate.suggestion.lines))
-        yield ""
-        if certificate.suggestion.obstacle:
-            yield f"It cannot be applied here: {markup.inline(certificate.suggestion.obstacle)}."
-            yield ""
+        yield from _suggestion_section(certificate.suggestion)
     if certificate.command:
         yield f"Again: {markup.code(certificate.command)}"
     if certificate.after is not None:
@@ -140,6 +138,22 @@ def _markdown(certificate: Certificate) -> Iterator[str]:
         yield "With that warm-up:"
         yield ""
         yield from _markdown(certificate.after)
+
+
+def _left_out(certificate: Certificate) -> str:
+    return f"{count(certificate.left_out, 'call')} or more are left out: there were too many."
+
+
+def _suggestion_section(suggestion: Suggestion) -> Iterator[str]:
+    yield "## Warm-up that covers what is missing"
+    yield ""
+    yield markup.inline(suggestion.why)
+    yield ""
+    yield from markup.fence("\n".join(suggestion.lines))
+    yield ""
+    if suggestion.obstacle:
+        yield f"It cannot be applied here: {markup.inline(suggestion.obstacle)}."
+        yield ""
 
 
 def _notes(certificate: Certificate) -> Iterator[str]:

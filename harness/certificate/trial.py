@@ -116,10 +116,12 @@ class Harvester:
     def run(self, schedule: Schedule, slot: int) -> Outcome:
         """Run one schedule; see ``harness.schedule.outcome.Runner.run``."""
         outcome = self._inner.run(schedule, slot)
-        if outcome.folder:
-            path = self._folder / outcome.folder
+        path = self._folder / outcome.folder
+        written = path / file_name("json")
+        # Without a report it could not be judged, and failed; its recording stays to be found.
+        if outcome.folder and (outcome.kind != "failed" or written.is_file()):
             recording = Recording(path)
-            report = loads((path / file_name("json")).read_bytes())
+            report = loads(written.read_bytes())
             run, found = seen(recording), arrivals(recording)
             with self._lock:
                 self.harvest.add(report, run, found, str(schedule))

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,8 +27,8 @@ _MAX_VALUE = 40
 #: Calls of one code object that are kept to be asked about in other threads, and their tensors.
 _MAX_KEPT = 8
 _MAX_KEPT_BYTES = 64 << 20
-#: Combinations that are told apart in one thread.
-_MAX_SEEN = 512
+#: Combinations that are told apart in one thread; what comes after them counts as left out.
+_MAX_SEEN = 2048
 _SEEN = "asked"
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_VARARGS and CO_VARKEYWORDS
 
@@ -38,14 +39,13 @@ Described = dict[str, Any]
 class _Call:
     """A call about to be made, as its frame will see it."""
 
-    function: Any
     code: CodeType
     described: Described
     variables: Described
     inputs: list[Described]
     values: Described
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Equal for calls whose tensors and plain values dynamo cannot tell apart."""
         return json.dumps([self.inputs, self.values], sort_keys=True)
@@ -114,10 +114,14 @@ class Asker:
         number: int = call.described["id"]
         ids = tuple(compile_id for compile_id, _ in entries)
         # Another thread's calls first, so that what comes of this call comes after its own event.
-        others = [kept for key, kept in self._of(number).items() if key != call.key]
+        # Other threads keep calls meanwhile: the list is taken at once.
+        others = [kept for key, kept in list(self._of(number).items()) if key != call.key]
         for ran, asked in (*((False, kept) for kept in others), (True, call)):
             combination = (number, described, asked.key)
-            if seen.asked.get(combination) == ids or len(seen.asked) >= _MAX_SEEN:
+            if seen.asked.get(combination) == ids:
+                continue
+            if combination not in seen.asked and len(seen.asked) >= _MAX_SEEN:
+                self._recorder.leave_out("asked")
                 continue
             seen.asked[combination] = ids
             self._tell(asked, here, entries, ran=ran)
@@ -154,7 +158,6 @@ class Asker:
             return
         self._kept_bytes += size
         kept[call.key] = _Call(
-            None,
             call.code,
             call.described,
             variables,
@@ -179,7 +182,6 @@ def _call_of(frame: FrameType) -> _Call | None:
     function = torch_code.function_of(function)
     variables = bind(function, code, frame.f_locals["args"], frame.f_locals["kwargs"])
     return _Call(
-        function=function,
         code=code,
         described=codes.describe(code, target),
         variables=variables,

@@ -31,12 +31,14 @@ def record_entries(recorder: Recorder) -> int:
         for entry in reversed(entries):
             number += 1
             if time.monotonic() < end:
-                _record(recorder, described, entry)
-                caches.remember(code, described, str(entry.compile_id))
+                try:
+                    _record(recorder, code, described, entry)
+                except Exception:  # noqa: BLE001 - an entry dropped by another thread meanwhile
+                    recorder.lost += 1
     return number
 
 
-def _record(recorder: Recorder, described: dict[str, Any], entry: Any) -> None:
+def _record(recorder: Recorder, code: CodeType, described: dict[str, Any], entry: Any) -> None:
     variant = caches.describe_entry(entry.guard_manager, entry.compile_id)
     data = {
         "code": described,
@@ -47,6 +49,7 @@ def _record(recorder: Recorder, described: dict[str, Any], entry: Any) -> None:
     }
     compile_id = str(entry.compile_id)
     recorder.emit("dynamo_compile", data, edge="exit", compile_id=compile_id)
+    caches.remember(code, described, compile_id)
 
 
 def _context_of(state: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -29,8 +29,8 @@ class ImportHooks:
 
     def remove(self) -> None:
         """Take the finder out; what is waited for stays unseen."""
-        with self._lock:
-            self._waiting.clear()
+        # Without the lock: in a forked process the thread that held it may be gone.
+        self._waiting.clear()
         with contextlib.suppress(ValueError):  # the program has cleared the list
             sys.meta_path.remove(self)
 

@@ -41,17 +41,22 @@ class Copy:
         self._log.open()
         self._lock = threading.Lock()
         self._seq = 0
+        self._closed = False
 
     def write(self, line: bytes) -> None:
-        """Append a line. Raises OSError."""
+        """Append a line, unless it is closed. Raises OSError."""
         # The point and the time stand before the number, so the first one is it.
         with self._lock:
+            if self._closed:  # another thread was about to write when the watch ended
+                return
             self._seq += 1
             self._log.write(_SEQ.sub(b'"seq": %d' % self._seq, line, count=1))
 
     def close(self) -> None:
         """Close the file."""
-        self._log.close()
+        with self._lock:
+            self._closed = True
+            self._log.close()
 
 
 class Copies:

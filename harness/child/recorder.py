@@ -202,7 +202,7 @@ class Recorder:
         """Count one more event of a point; return whether there is still room for it."""
         if self._bounds.admit(point, data):
             return True
-        self._leave_out(point)
+        self.leave_out(point)
         return False
 
     def hold_start(
@@ -219,8 +219,13 @@ class Recorder:
         """Whether the thread, which is ending, had nothing to say; its start is then left out."""
         if thread.__dict__.pop(_UNSAID, None) is None:
             return False
-        self._leave_out("thread_start")
+        self.leave_out("thread_start")
         return True
+
+    def leave_out(self, point: str) -> None:
+        """Count an event of a point that is not written; say so at powers of two."""
+        if self._bounds.leave_out(point):
+            self.emit("left_out", {"of": point, "count": self._bounds.left_out[point]})
 
     def record_left_out(self) -> None:
         """Write how many events of each point were left out; called once all hooks ran."""
@@ -305,10 +310,6 @@ class Recorder:
             for point, data in list(self._standing.values()):
                 self._kept.write(self._line(point, "instant", None, None, data)[1])
             self.quiet = False
-
-    def _leave_out(self, point: str) -> None:
-        if self._bounds.leave_out(point):
-            self.emit("left_out", {"of": point, "count": self._bounds.left_out[point]})
 
     def _say_start(self) -> None:
         """Write the calling thread's own start, if that was held."""

@@ -27,23 +27,22 @@ def notes(timeline: Timeline) -> Iterator[Note]:
         return
     end = _end(timeline)
     late = [c for c in timeline.compiles() if c.t0 >= end]
+    of = f" of {words.codes(compile_.code for compile_ in late)}" if late else ""
     parts = [
-        words.count(found.compiles, "compile") if found.compiles else "",
+        f"{words.count(found.compiles, 'compile')}{of}" if found.compiles else "",
         f"{words.count(found.fallbacks, 'call')} or more of dense attention outside a compiled "
         "frame"
         if found.fallbacks
         else "",
         f"{words.count(found.eager, 'call')} or more that ran eager" if found.eager else "",
     ]
-    names = words.codes(compile_.code for compile_ in late)
-    of = f" of {names}" if late else ""
     seqs = [compile_.seqs[0] for compile_ in late]
     seqs += [call.seq for call in timeline.dense if call.t >= end]
     seqs += [call.seq for call in timeline.eager if call.t >= end]
     yield Note(
         text=(
-            f"After the program had said that its warm-up was over there were "
-            f"{words.listing(filter(None, parts))}{of}."
+            "After the program had said that its warm-up was over it came to "
+            f"{words.listing(filter(None, parts))}."
         ),
         pid=timeline.pid,
         evidence=words.seqs(seqs),

@@ -9,12 +9,12 @@ from harness.causes import messages, rings, words
 from harness.causes.base import Found, Outcome
 from harness.causes.endings import open_waits, waiting
 from harness.diagnosis.report import NotWatched
+from harness.logs.compiles import UNNAMED
 from harness.statements import Note, Statement
 from harness.timeline.timeline import Timeline
 
 WATCH = "python -m harness.watch --"
 _PROGRAM = "your_program.py"
-UNNAMED = ("the first caller", "a later caller", "a worker thread", "caller ", "worker ")
 ALSO = {
     "CR101": (
         "Inference mode (CR102) gives the same reason, since it switches gradients off: whether "
@@ -156,6 +156,16 @@ def gaps(timelines: Sequence[Timeline], replay: str) -> list[NotWatched]:
             state="not watched",
             reason=f"only what the texts say is known. This settles the rest: {command}",
         )
+    ]
+    found += [
+        NotWatched(
+            name=kind,
+            state="left out",
+            reason=f"{number:,} more of process {timeline.pid} are like others, or too many",
+            decisive=False,
+        )
+        for timeline in timelines
+        for kind, number in sorted(timeline.left_out.items())
     ]
     compiles = any(True for timeline in timelines for _ in timeline.compiles())
     if not compiles:

@@ -9,7 +9,6 @@ from harness.diagnosis.report import (
     CacheVariant,
     CodeCache,
     CodeCoverage,
-    Counts,
     EagerUse,
     Environment,
     ErrorReport,
@@ -69,11 +68,12 @@ def title(report: Report) -> str:
     return f"{report.verdict.capitalize()}: {report.headline}"
 
 
-def counts(found: Counts, threads_seen: int, *, watched: bool = True) -> list[Count]:
+def counts(report: Report) -> list[Count]:
     """Every count with what it counts, and how many of how many where the whole is known.
 
-    ``watched``: else they are of texts, which tell of compiles and errors and count no threads.
+    Texts tell of compiles and errors, and count no threads.
     """
+    found, threads_seen = report.counts, len(report.threads)
     of = f" of {threads_seen:,} seen" if threads_seen >= found.threads_with_compiled_calls else ""
 
     def count(number: int, noun: str, rest: str) -> Count:
@@ -81,7 +81,7 @@ def counts(found: Counts, threads_seen: int, *, watched: bool = True) -> list[Co
 
     # After the first eight only powers of two are recorded.
     least = " at least" if found.fallbacks > 8 else ""
-    if not watched:
+    if report.environment.made_from == "text":
         return [
             count(found.compiles, "compile", " that the texts tell of"),
             count(found.compiles_after_warmup, "compile", " of these after the first"),

@@ -26,11 +26,7 @@ def render(view: View) -> str:
         report=view.report,
         facts=facts,
         memory=memory,
-        counts=facts.counts(
-            view.report.counts,
-            len(view.report.threads),
-            watched=view.report.environment.made_from == "watch",
-        ),
+        counts=facts.counts(view.report),
         lanes=lanes(view.report.threads),
     )
 

@@ -176,8 +176,7 @@ def _traceback(view: View, frames: Sequence[Frame]) -> Iterator[str]:
 def _counts(view: View) -> Iterator[str]:
     yield "## Counts"
     yield ""
-    watched = view.report.environment.made_from == "watch"
-    for count in facts.counts(view.report.counts, len(view.report.threads), watched=watched):
+    for count in facts.counts(view.report):
         yield f"- **{count.number:,}** {count.what}"
 
 

@@ -242,8 +242,7 @@ def _differences(page: Page, view: View) -> None:
 
 def _counts(page: Page, view: View) -> None:
     page.heading("Counts")
-    watched = view.report.environment.made_from == "watch"
-    counts = facts.counts(view.report.counts, len(view.report.threads), watched=watched)
+    counts = facts.counts(view.report)
     width = max(len(f"{count.number:,}") for count in counts)
     for count in counts:
         page.put(page.text(count.what), 2, page.text(f"{count.number:>{width},}  ", "bold"))

@@ -158,10 +158,19 @@ class _Judge:
             guards=nearest.guards,
             observed=nearest.observed,
             reason=nearest.reason,
-            # What is called once the warm-up was said to be over should fit whoever compiled it.
-            own=self._history.done is None and self._made.get(call.tid, call.t + 1) <= call.t,
+            own=self._is_own(call),
             later=_later(entries, call),
         )
+
+    def _is_own(self, call: Uncovered) -> bool:
+        """Whether the thread had made an entry itself.
+
+        What is called once the warm-up was said to be over should fit, whoever compiled it.
+        """
+        done = self._history.done
+        if done is not None and call.t >= done:
+            return False
+        return self._made.get(call.tid, call.t + 1) <= call.t
 
     def _as_leader(self, call: Uncovered) -> Iterator[_Rejection]:
         """What is known of the call that this one repeated: both lacked the same entry."""

@@ -155,8 +155,7 @@ class Timeline:
     @property
     def torch(self) -> tuple[int, int]:
         """Torch's (major, minor); (0, 0) if it is not known."""
-        match = re.match(r"(\d+)\.(\d+)", self.header.data.torch if self.header else "")
-        return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        return torch_version(self.header)
 
     def saw_all(self, until: int | None = None) -> bool:
         """Whether what is not in the recording did not happen, as far as it was watched.
@@ -294,3 +293,9 @@ class Timeline:
         """
         threads = [t for t in self.threads.values() if t.called_compiled and not t.autograd]
         return sorted(threads, key=lambda thread: thread.first_call or 0)
+
+
+def torch_version(header: Header | None) -> tuple[int, int]:
+    """Torch's (major, minor), as a recording's header says; (0, 0) if it is not known."""
+    match = re.match(r"(\d+)\.(\d+)", header.data.torch if header else "")
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)

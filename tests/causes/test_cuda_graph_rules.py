@@ -139,7 +139,6 @@ class TestCaptureClash:
         capture(script, A, "exit")
         assert "CR503" not in codes(diagnose(script.finish()))
 
-
     def test_what_waits_for_the_whole_device_breaks_a_capture_of_any_mode(self, script):
         warm(script)
         two_threads(script)

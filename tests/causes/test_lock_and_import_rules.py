@@ -61,6 +61,24 @@ class TestLockOrder:
         assert [s.certainty for s in finding.statements[:3]] == ["observed", "inferred", "inferred"]
         assert [thread.name for thread in finding.threads] == ["drafter-0", "drafter-1"]
 
+    def test_threads_by_what_faulthandler_calls_them(self, script):
+        """It knows no native ids, and the id that it gives a thread is another's afterwards."""
+        gone = {"child_tid": 4009, "child_ident": 0x7F01, "name": "gone"}
+        script.add("thread_start", MAIN, gone)
+        script.add("thread_end", 4009)
+        for tid, ident in ((A, 0x7F00), (B, 0x7F01)):
+            script.add("wrapper", tid, {"code": code(), "first": False}, ident=ident)
+        first, second = wait(0, "`app`", read=True), wait(0, LOCK, holds=["app"])
+        report = hung(script, {**first, "ident": 0x7F00}, {**second, "ident": 0x7F01})
+        assert codes(report) == {"CR307"}
+        assert "`drafter-1` held `app` and waited for the compile lock" in report.headline
+
+    def test_a_thread_that_nobody_recorded_is_named_as_faulthandler_does(self, script):
+        told = {**wait(0, "`app`", read=True), "ident": 0x7F05, "thread": "0x7f05"}
+        report = hung(script, told)
+        assert codes(report) == {"CR903"}
+        assert any(s.text.startswith("`0x7f05`") for s in find(report, "CR903").statements)
+
     def test_a_lock_whose_holder_the_source_does_not_tell(self, script):
         finding = find(hung(script, wait(A, "`self.lock`", read=True), wait(B, LOCK)), "CR307")
         assert "is not to be read off the source" in finding.statements[2].text

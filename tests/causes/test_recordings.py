@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,13 @@ def shape_of(report):
 def test_every_recording_has_an_expectation():
     folders = {path.parent.name for path in RECORDINGS.glob("*/events.jsonl")}
     assert folders == set(EXPECTED)
+
+
+def test_nothing_lies_beside_a_recording():
+    """A report made in a recording's folder would be kept with it, and grow old."""
+    parts = re.compile(r"(?:events(?:-\d+)?|steady-\d+-\d+)\.jsonl|(?:run|ended)\.json")
+    beside = [path for path in RECORDINGS.glob("*/*") if not parts.fullmatch(path.name)]
+    assert [path for path in beside if path.parent.name not in {"programs", "__pycache__"}] == []
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -17,6 +17,23 @@ class TestThreadState:
         script.call(B)
         assert roots(diagnose(script.finish())) == {"CR201"}
 
+    def test_a_thread_that_warms_up_in_both_modes_is_covered_in_both(self, script):
+        """What it compiled before it said that its warm-up was over is the warm-up's."""
+        warm(script, grad=False)
+        script.miss(MAIN)
+        script.compile(MAIN, "0/1", reasons=[GRAD_MODE])
+        script.add("phase", MAIN, {"name": "warmup_done"})
+        two_threads(script)
+        assert diagnose(script.finish()).verdict == "clean"
+
+    def test_a_thread_in_the_other_mode_after_the_warm_up_is_not(self, script):
+        warm(script, grad=False)
+        script.add("phase", MAIN, {"name": "warmup_done"})
+        two_threads(script)
+        script.miss(MAIN)
+        script.compile(MAIN, "0/1", reasons=[GRAD_MODE])
+        assert roots(diagnose(script.finish())) == {"CR101"}
+
     def test_a_size_behind_the_grad_mode_follows_from_it(self, script):
         warm(script, grad=False)
         two_threads(script)

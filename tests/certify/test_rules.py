@@ -5,13 +5,15 @@ import ast
 import pytest
 
 from dflash_min.config import TrainConfig, resolve
+from dflash_min.errors import UsageError
+from harness import certify
 from harness.certificate import text
 from harness.certificate.applicable import missing
 from harness.certificate.conclusion import conclude
 from harness.certificate.coverage import Table
 from harness.certificate.model import Cell, Certificate, Suggestion, TriedRun
 from harness.certificate.program_code import warmup_code, with_warmup
-from harness.certificate.seen import seen
+from harness.certificate.seen import context_of, seen
 from harness.certificate.trainer_flags import warmup_flags
 from harness.certify import main
 from harness.schedule.arrivals import Arrival
@@ -41,8 +43,8 @@ def ask(script, tid, fits=(), rejects=(), *, ran=True, ctx=None, kind="tensor", 
     return script.add("asked", tid, data)
 
 
-def warmed(folder, *, marked=False):
-    script = Script(folder)
+def warmed(folder, *, marked=False, torch="2.13.0"):
+    script = Script(folder, torch=torch)
     ask(script, MAIN)
     script.compile(MAIN, "0/0", code(name="f"))
     if marked:
@@ -127,6 +129,16 @@ def test_a_call_that_ran_eager_belongs_to_the_question_before_it(tmp_path) -> No
     assert missed == {"x [8] float32": 1, "x [9] float32": 0}
 
 
+def test_questions_that_the_recorder_left_out_are_counted(tmp_path) -> None:
+    script = warmed(tmp_path)
+    ask(script, T1, ["0/0"])
+    for number in (1, 2, 4):
+        script.add("left_out", T1, {"of": "asked", "count": number})
+    script.add("left_out", T1, {"of": "eager", "count": 8})
+    _, table = table_of(script)
+    assert table.left_out == 4
+
+
 def test_what_was_only_asked_is_neither_hit_nor_missed(tmp_path) -> None:
     script = warmed(tmp_path)
     ask(script, T1, rejects=["0/0"], ran=False, length=9)
@@ -136,8 +148,8 @@ def test_what_was_only_asked_is_neither_hit_nor_missed(tmp_path) -> None:
     assert not table.uncovered
 
 
-def missed_calls(tmp_path, **asked):
-    script = warmed(tmp_path, marked=True)
+def missed_calls(tmp_path, torch="2.13.0", **asked):
+    script = warmed(tmp_path, marked=True, torch=torch)
     ask(script, T1, rejects=["0/0"], **asked)
     script.miss(T1, code(name="f"))
     script.backward(T1)
@@ -153,6 +165,16 @@ def test_the_code_is_python_and_has_the_context_the_call_and_the_backward(tmp_pa
     assert "f(torch.randn([8]))" in written
     assert ".backward()" in written
     assert suggestion.obstacle == ""
+
+
+@pytest.mark.parametrize(("torch", "own"), [("2.11.0+cu130", False), ("2.12.0", True)])
+def test_a_config_is_a_threads_own_only_where_it_is_per_thread(tmp_path, torch, own) -> None:
+    """Up to 2.11 it can be what another thread's ``dynamic=True`` has put there for a moment."""
+    patched = {**context(), "config": {"assume_static_by_default": False}}
+    calls = missed_calls(tmp_path, torch, ctx=patched)
+    written = "\n".join(warmup_code(calls).lines)
+    assert ("config.patch(assume_static_by_default=False)" in written) is own
+    assert [("config" in context_of(call)) for call in calls] == [own]
 
 
 def test_inference_mode_has_no_backward(tmp_path) -> None:
@@ -224,7 +246,7 @@ def test_main_and_the_warm_up_do_not_make_a_plan_apply() -> None:
     assert "fx_trace" in missing(NAMED["fx-flag"], fx + calls)
 
 
-def certificate(*kinds, cells=(), complete=True, compiles=0, interrupted=False):
+def certificate(*kinds, cells=(), complete=True, compiles=0, interrupted=False, left_out=0):
     tested = [TriedRun(what="as it likes", name="no schedule", schedule="", kind=kinds[0])]
     tested += [
         TriedRun(what="exploration", name=str(n), schedule="", kind=kind, roots=("CR301",))
@@ -246,6 +268,7 @@ def certificate(*kinds, cells=(), complete=True, compiles=0, interrupted=False):
             coverage=tuple(cells),
             complete=complete,
             interrupted=interrupted,
+            left_out=left_out,
         )
     )
 
@@ -271,6 +294,7 @@ HIT = cell(hit=2, fits=2, threads=("one", "two"))
         (("clean", "not reached"), {}, 4),
         (("clean", "clean"), {"complete": False}, 4),
         (("clean", "clean"), {"cells": ()}, 4),
+        (("clean", "clean"), {"left_out": 1}, 4),
         (("failed",), {}, 4),
         (("nothing ran",), {}, 5),
         (("clean", "clean"), {"interrupted": True, "complete": False}, 130),
@@ -314,3 +338,29 @@ def test_errors_of_use_are_one_line(words, said, capsys, tmp_path) -> None:
     assert said in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_second_round_that_fails_leaves_the_first_one_s_certificate(
+    monkeypatch, tmp_path, capsys
+) -> None:
+    first = certificate("found")
+
+    class Rounds:
+        began = 0
+
+        def __init__(self, prog, subject, extent, folder) -> None:
+            self.subject = subject
+
+        def run(self):
+            Rounds.began += 1
+            if Rounds.began == 2:
+                raise UsageError("the program cannot be started")
+            return first, self.subject
+
+    monkeypatch.setattr(certify, "Proof", Rounds)
+    with pytest.raises(SystemExit) as stop:
+        main(["--out", str(tmp_path), "--threads", "2", "--apply"])
+    assert stop.value.code == 2
+    assert "cannot be started" in capsys.readouterr().err
+    (written,) = tmp_path.glob("*/certificate.json")
+    assert first.headline in written.read_text()

@@ -357,7 +357,7 @@ def other_values(raw, generator):
     return b"".join(found)
 
 
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_mutated_recordings_give_reports(seed):
     """Sixty mutations for each seed; a failure's seed makes it again."""

@@ -30,7 +30,29 @@ done.set()
 thread.join()
 torch._dynamo.config.error_on_nested_fx_trace = True
 fast(torch.ones(2))
-print(hasattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag"))
+st = torch.fx._symbolic_trace
+print(hasattr(st, "_is_fx_tracing_flag"))
+
+# From here on nothing is left as it was.
+call = torch.nn.Module.__call__
+torch.nn.Module.__call__ = lambda self, *args: call(self, *args)
+if hasattr(st, "_is_fx_tracing_flag"):
+    st._is_fx_tracing_flag = True
+else:
+    st._set_is_fx_tracing(True)
+st.CURRENT_PATCHER = object()
+torch.compiler._is_compiling_flag = True
+torch.fx.traceback.current_meta["stack_trace"] = "left behind"
+started = threading.Event()
+
+class HeldToTheEnd(torch.nn.Module):
+    def forward(self, x):
+        started.set()
+        time.sleep(600)
+
+args = (HeldToTheEnd(),)
+threading.Thread(target=torch.fx.symbolic_trace, args=args, name="held", daemon=True).start()
+started.wait(30)
 """
 
 
@@ -63,41 +85,15 @@ def test_calls_meanwhile_saw_the_flag_and_who_had_set_it(watched):
         assert any(frame.user for frame in seen[0].where)
 
 
-def test_a_flag_and_a_module_left_patched_break_the_invariants(watch):
-    watched = watch(
-        """
-        import torch.fx
-        fast = torch.compile(lambda x: x.sin(), backend="eager")
-        fast(torch.ones(2))
-        st = torch.fx._symbolic_trace
-        call = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = lambda self, *args: call(self, *args)
-        if hasattr(st, "_is_fx_tracing_flag"):
-            st._is_fx_tracing_flag = True
-        else:
-            st._set_is_fx_tracing(True)
-        st.CURRENT_PATCHER = object()
-        torch.compiler._is_compiling_flag = True
-        torch.fx.traceback.current_meta["stack_trace"] = "left behind"
-        started = threading.Event()
-
-        class Held(torch.nn.Module):
-            def forward(self, x):
-                started.set()
-                time.sleep(600)
-
-        thread = threading.Thread(target=torch.fx.symbolic_trace, args=(Held(),), daemon=True)
-        thread.start()
-        started.wait(30)
-        """
-    )
+def test_a_flag_and_a_module_left_patched_break_the_invariants(watched):
     (found,) = watched.of(schema.Invariants)
     assert found.data.fx_flag_clear is False
     assert found.data.is_compiling_clear is False
     assert found.data.module_call_original is False
     assert found.data.patcher_clear is False
     assert found.data.current_meta_empty is False
-    assert found.data.busy_tids == (watched.of(schema.ThreadStart)[0].data.child_tid,)
+    (held,) = watched.of(schema.FxTrace, "held")
+    assert found.data.busy_tids == (held.tid,)
 
 
 def test_a_program_without_torch_has_nothing_to_say(watch, tmp_path):

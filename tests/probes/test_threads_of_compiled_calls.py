@@ -1,4 +1,7 @@
-"""One program, warmed up without gradients and trained with them in two threads at once."""
+"""One program, warmed up without gradients and trained with them in two threads at once.
+
+Then a second function, compiled once and called by threads that come and go.
+"""
 
 import pytest
 
@@ -46,6 +49,31 @@ def only_hits():
         block(torch.randn(size, 4), torch.randn(4, 4, requires_grad=True))
 
 run(only_hits, name="late")
+
+fast = torch.compile(lambda x: x.sin(), backend="eager")
+run(lambda: [fast(torch.ones(2)) for _ in range(20)], name="warms")
+compiled, idents = threading.Event(), set()
+
+def waits_first():
+    torch._guards.TracingContext.try_get()  # uses torch's storage, and calls much later
+    ready.set()
+    compiled.wait()
+    fast(torch.ones(2))
+
+def calls_often():
+    idents.add(threading.get_ident())
+    for _ in range(20):
+        fast(torch.ones(2))
+
+ready = threading.Event()
+waiting = threading.Thread(target=waits_first, name="waiting")
+waiting.start()
+ready.wait()
+for number in range(6):
+    run(calls_often, name=f"often-{number}")
+compiled.set()
+waiting.join()
+print(len(idents))
 """
 
 DRAFTERS = ("drafter-0", "drafter-1")
@@ -87,37 +115,7 @@ def test_a_thread_that_only_hits_the_cache_is_seen_and_nothing_else_is(watched):
     assert [type(event) for event in others] == [schema.Wrapper]
 
 
-def test_threads_that_come_late_in_an_epoch_are_seen_whatever_they_did_before(watch):
-    watched = watch(
-        """
-        fast = torch.compile(lambda x: x.sin(), backend="eager")
-        for _ in range(20):
-            fast(torch.ones(2))
-        compiled, idents = threading.Event(), set()
-
-        def waits_first():
-            torch._guards.TracingContext.try_get()  # uses torch's storage, and calls much later
-            ready.set()
-            compiled.wait()
-            fast(torch.ones(2))
-
-        def calls_often():
-            idents.add(threading.get_ident())
-            for _ in range(20):
-                fast(torch.ones(2))
-
-        ready = threading.Event()
-        waiting = threading.Thread(target=waits_first, name="waiting")
-        waiting.start()
-        ready.wait()
-        for number in range(6):
-            run(calls_often, name=f"often-{number}")
-        compiled.set()
-        waiting.join()
-        print(len(idents))
-        """
-    )
-    assert watched.code == 0, watched.err
+def test_threads_that_come_late_in_an_epoch_are_seen_whatever_they_did_before(watched):
     assert int(watched.out) < 6  # the system gave an ident again
     for name in ("waiting", *(f"often-{number}" for number in range(6))):
         (call,) = watched.of(schema.Wrapper, name)
@@ -172,7 +170,7 @@ def test_the_thread_behind_the_lock_says_whom_it_waited_for(watched):
 
 
 def test_a_stampedes_entries_have_one_digest_and_the_warm_ups_another(watched):
-    (cache,) = watched.of(schema.Caches)
+    (cache,) = (e for e in watched.of(schema.Caches) if e.data.code.name == "block")
     warm, *stampede = cache.data.entries
     assert len(stampede) == 2
     if watched.config_is_per_thread:
@@ -182,6 +180,7 @@ def test_a_stampedes_entries_have_one_digest_and_the_warm_ups_another(watched):
     made = {
         end.data.entry.compile_id: end.data.entry.digest
         for end in watched.of(schema.Compile, edge="exit")
+        if end.data.code.name == "block"
     }
     assert {entry.compile_id: entry.digest for entry in cache.data.entries} == made
 
@@ -204,7 +203,7 @@ def test_backward_calls_are_counted_for_the_threads_that_made_them(watched):
 
 def test_the_two_counts_of_compiles_agree(watched):
     (detail,) = watched.of(schema.CompileDetail)
-    assert detail.data.metrics == detail.data.compiles == 3
+    assert detail.data.metrics == detail.data.compiles == 4
 
 
 def test_the_idle_invariants_hold(watched):

@@ -16,7 +16,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from harness.diagnosis.report import Report, loads
-from harness.render import WRITERS, text
+from harness.phrases import quoted
+from harness.render import WRITERS, markup, text
 from harness.render.terminal import print_report
 from harness.render.view import View
 
@@ -240,3 +241,29 @@ def test_fill_reaches_every_text():
 )
 def test_block(given_text, shown):
     assert text.block(given_text) == shown
+
+
+MESSAGE = "RuntimeError: out of memory Search for `cudaError' in https://docs.nvidia.com"
+
+
+@pytest.mark.parametrize(
+    "said", [MESSAGE, "`f` and ``g``", "```", "a`", "`", "torch.cuda", MESSAGE.replace("`", "``")]
+)
+def test_whatever_is_quoted_in_a_sentence_is_one_span_of_code(said):
+    sentence = f"Thread `a` raised {quoted(said)} in `b`."
+    assert text.spans(sentence) == [
+        ("text", "Thread "),
+        ("code", "a"),
+        ("text", " raised "),
+        ("code", said),
+        ("text", " in "),
+        ("code", "b"),
+        ("text", "."),
+    ]
+    (paragraph,) = (t for t in MarkdownIt().parse(markup.inline(sentence)) if t.type == "inline")
+    assert [t.content for t in paragraph.children if t.type == "code_inline"] == ["a", said, "b"]
+
+
+@given(st.text("`ab \n", min_size=1).filter(str.strip))
+def test_what_is_quoted_comes_back(said):
+    assert text.spans(quoted(said)) == [("code", " ".join(said.split()))]

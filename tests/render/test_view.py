@@ -163,7 +163,9 @@ def test_names_that_two_threads_share_come_with_their_ids():
 
 
 def test_counts_say_of_how_many_and_when_a_number_is_a_bound():
-    said = [f"{c.number} {c.what}" for c in facts.counts(Counts(1, 1, 1, 0, 16, 2), 4)]
+    threads = tuple(ThreadReport(ThreadRef(tid, "", PID), "workload") for tid in range(4))
+    report = msgspec.structs.replace(FOUND, counts=Counts(1, 1, 1, 0, 16, 2), threads=threads)
+    said = [f"{c.number} {c.what}" for c in facts.counts(report)]
     assert said == [
         "1 compile after warm-up",
         "1 compile in all",

@@ -27,7 +27,12 @@ def _record(recorder: Recorder) -> None:
 
 
 def check(recorder: Recorder) -> dict[str, Any]:
-    """Return ``harness.events.calls.InvariantsData``; None where this torch has no such state.
+    """Return ``harness.events.calls.InvariantsData``."""
+    return {**invariants(), "busy_tids": sorted({*recorder.compiling, *recorder.tracing})}
+
+
+def invariants() -> dict[str, bool | None]:
+    """Return whether each holds now; None where this torch has no such state.
 
     From torch 2.14 on the FX flag is each thread's own; the calling thread's is checked.
     """
@@ -39,7 +44,6 @@ def check(recorder: Recorder) -> dict[str, Any]:
         "module_call_original": _module_call_original(),
         "patcher_clear": None if patcher is _ABSENT else patcher is None,
         "current_meta_empty": None if meta is None else not meta,
-        "busy_tids": sorted({*recorder.compiling, *recorder.tracing}),
     }
 
 

@@ -4,20 +4,15 @@ The controller writes no state of torch's: a thread that it releases does what i
 Nothing waits for ever: the threads that wait look, themselves, whether anything still moves.
 """
 
-import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..recorder import Recorder
+from .base import NEVER_HELD, BaseScheduler
 from .helpers import helpers_cpu_s
-from .labels import Labels
 from .order import COMPILER, Hold, Order
 
-#: A thread is never made to wait inside a guard evaluation: ``torch._dynamo.reset()`` in another
-#: thread would free what it evaluates. It waits at the next point instead.
-NEVER_HELD = frozenset({"guard_miss"})
 _TICK_S = 0.02
 _OWED = "hold owed"
 #: Below this part of one core a process does nothing.
@@ -29,19 +24,10 @@ _BRACKETS = COMPILER | {"block_mask", "dense_attention"}
 #: A thread that has passed a hold gets so long to go on from there before another one passes the
 #: next: what it does right behind the hold, reading a flag, say, is what it was sent for.
 _HEAD_START_S = 0.01
-#: At the program's end other threads may be stuck for good.
-_CONCLUDE_S = 1.0
 
 
-class Controller:
-    """The holds of one process.
-
-    Attributes:
-        blocked: threads that wait for a lock, by native id, each with a function that says who
-            owns the lock now (None: nobody). Written by the lock probe, each entry by its thread.
-            The owner is asked for when it matters: the one that a thread began to wait for has
-            long passed the lock on.
-    """
+class Controller(BaseScheduler):
+    """The holds of one process."""
 
     def __init__(
         self, recorder: Recorder, holds: Sequence[Hold], *, patience_s: float, apart: bool = False
@@ -57,17 +43,17 @@ class Controller:
             apart: before a hold of another thread, wait until the thread of the hold before it is
                 out of everything that it was inside of there (a compile, a trace). An ``exit`` is
                 reached with torch's state still as it is inside, so it is out by its next arrival.
+                Where it does not come out, the next hold counts as impossible if it cannot, and
+                otherwise as not reached.
         """
-        self.blocked: dict[int, Callable[[], int | None]] = {}
-        self._recorder = recorder
+        super().__init__(recorder)
         self._order = Order(holds)
         self._patience_s = patience_s
-        # Re-entrant: a signal handler of the program's can come to a point in here.
-        self._condition = threading.Condition()
         self._waiting: dict[int, int] = {}
-        self._labels = Labels()
         self._apart = apart
         self._inside: dict[int, int] = {}
+        #: Threads that are inside of something for as long as they stay where they arrived last.
+        self._at_inside: set[int] = set()
         #: The thread that passed a hold, at the time ``_passed``, and has not gone on from it.
         self._leaving: int | None = None
         self._passed = 0.0
@@ -76,41 +62,14 @@ class Controller:
         self._helpers: float | None = None
         #: Since when somebody waits for the next hold.
         self._wanted: float | None = None
-        self._off = not self._order.holds
-        if self._off:
-            return
-        recorder.at_end.append(self.conclude)
-        # A schedule is of one process: its threads are not in a fork.
-        os.register_at_fork(after_in_child=self._forget)
-        # A process that dies leaves this behind: its schedule was not reached.
-        recorder.emit("schedule", self._state("begun", ""))
+        if self._order.holds:
+            self._begin()
 
-    def number_thread(self, thread: threading.Thread) -> None:
-        """The program starts ``thread``: it is the next of ``t1``, ``t2`` ... ."""
-        with self._condition:
-            self._labels.number(thread)
-
-    def reach(self, point: str, edge: str) -> None:
-        """The calling thread is at a point; return when it may go on. Never raises."""
-        if self._off:
-            return
-        try:
-            self._reach(point, edge)
-        except Exception:  # noqa: BLE001 - the program must run whatever becomes of its schedule
-            self._off = True
-            self._recorder.lost += 1
-
-    def conclude(self) -> None:
-        """The program ends: say so if holds are left that nobody came to."""
-        if not self._condition.acquire(timeout=_CONCLUDE_S):
-            return
-        try:
-            if not self._off and self._leaving is not None:
-                self._go_on()
-            if not self._off:
-                self._stop("not reached", "the program ended")
-        finally:
-            self._condition.release()
+    def _conclude(self) -> None:
+        """The program ends, and holds are left that nobody came to."""
+        if self._leaving is not None:
+            self._go_on()
+        self._stop("not reached", "the program ended")
 
     def _reach(self, point: str, edge: str) -> None:
         local = self._recorder.local
@@ -171,7 +130,7 @@ class Controller:
         self._leaving = None
         self._order.pass_(self._order.reached)
         if self._order.done:
-            self._stop("done", "")
+            self._stop("done")
         self._condition.notify_all()
 
     def _follow(self, tid: int, point: str, edge: str) -> None:
@@ -179,8 +138,10 @@ class Controller:
         depth = self._inside.get(tid, 0)
         if tid == self._leaving and not (self._apart and depth):
             self._go_on()
-        if point in _BRACKETS:
+        at_edge = point in _BRACKETS
+        if at_edge:
             self._inside[tid] = max(depth + (1 if edge == "enter" else -1), 0)
+        (self._at_inside.add if depth or at_edge else self._at_inside.discard)(tid)
 
     def _look(self) -> None:
         """Give up if the next hold cannot be reached any more, or nothing moves."""
@@ -199,16 +160,31 @@ class Controller:
             self._look_at_the_clock()
 
     def _look_after_leaving(self, tid: int) -> None:
-        """Go on without a thread that has ended, or that waits itself, or takes long to leave."""
-        stuck = self._order.is_impossible(self._waiting, self._owners())
+        """Go on without a thread that has ended, or that waits itself, or takes long to leave.
+
+        Where the plan keeps threads apart, one that is still inside of something ends it.
+        """
+        waits = tid in self._waiting
+        stuck = waits or self._order.is_impossible(self._waiting, self._owners())
         since_s = time.monotonic() - self._passed
         if self._apart:
             late = since_s >= _LONGEST * self._patience_s or self._is_idle()
         else:
             late = since_s >= _HEAD_START_S
-        if stuck or late or self._labels.has_ended(tid):
-            self._moved()
-            self._go_on()
+        ended = self._labels.has_ended(tid)
+        if not (stuck or late or ended):
+            return
+        self._moved()
+        self._go_on()
+        inside = tid in self._at_inside if waits else self._inside.get(tid, 0) > 0
+        if self._apart and inside and not ended:
+            passed, following = self._order.holds[self._order.reached - 1 :][:2]
+            why = "waits itself" if stuck else f"was still inside after {since_s:.1f} s"
+            self._stop(
+                "impossible" if stuck else "not reached",
+                f"{following} comes once the thread of {passed} is out of what it is inside of; "
+                f"it {why}",
+            )
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
@@ -245,21 +221,9 @@ class Controller:
         self._arrived = time.monotonic()
         self._mark, self._helpers = (self._arrived, time.process_time()), None
 
-    def _forget(self) -> None:
-        self._condition = threading.Condition()
-        self._off = True
-
-    def _stop(self, state: str, reason: str) -> None:
-        """End the schedule and release whoever waits."""
-        self._off = True
-        self._recorder.emit("schedule", self._state(state, reason))
-        self._condition.notify_all()
-
-    def _state(self, state: str, reason: str) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         order = self._order
         data: dict[str, Any] = {
-            "state": state,
-            "reason": reason,
             "reached": order.reached,
             "holds": [str(hold) for hold in order.holds],
             "threads": dict(order.bound),

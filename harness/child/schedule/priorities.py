@@ -4,24 +4,17 @@ The algorithm is that of Burckhardt, Kothari, Musuvathi and Nagarakatti, "A Rand
 with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010, with arrivals at points for its steps.
 """
 
-import os
 import random
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..recorder import Recorder
-from .controller import NEVER_HELD
-from .labels import Labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .base import NEVER_HELD, BaseScheduler
 
 _TICK_S = 0.01
-_CONCLUDE_S = 1.0
 
 
-class Priorities:
+class Priorities(BaseScheduler):
     """Lets threads go on by priority.
 
     Each thread gets a random priority at its first arrival, in the order of arrival of threads,
@@ -29,9 +22,6 @@ class Priorities:
     makes such an arrival falls below all others. A thread waits while one with a higher priority
     runs. One that has come to no point for ``quiet_s``, or waits for a lock, counts as blocked,
     as does, after ``longest_s``, one that only ever passes by: nobody waits for ever.
-
-    Attributes:
-        blocked: as ``Controller.blocked``.
     """
 
     def __init__(
@@ -46,8 +36,7 @@ class Priorities:
         longest_s: float = 10.0,
     ) -> None:
         """Make a controller for ``threads`` threads that make some ``points`` arrivals in all."""
-        self.blocked: dict[int, Callable[[], int | None]] = {}
-        self._recorder = recorder
+        super().__init__(recorder)
         self._quiet_s = quiet_s
         self._longest_s = longest_s
         self._random = random.Random(seed)  # noqa: S311 - a schedule has to be repeatable
@@ -55,51 +44,21 @@ class Priorities:
         self._random.shuffle(self._free)
         changes = self._random.sample(range(1, max(points, depth - 1) + 1), depth - 1)
         self._changes = {arrival: depth - 1 - n for n, arrival in enumerate(changes)}
-        self._condition = threading.Condition()
-        self._labels = Labels()
         self._priority: dict[int, float] = {}
         self._waiting: set[int] = set()
         #: When each thread last went on from a point.
         self._went_on: dict[int, float] = {}
         self._arrivals = 0
         self._changed = 0
-        self._off = False
-        recorder.at_end.append(self.conclude)
-        os.register_at_fork(after_in_child=self._forget)
-        recorder.emit("schedule", self._state("begun"))
+        self._begin()
 
-    def number_thread(self, thread: threading.Thread) -> None:
-        """As ``Controller.number_thread``."""
-        with self._condition:
-            self._labels.number(thread)
-
-    def reach(self, point: str, edge: str) -> None:
-        """The calling thread is at a point; return when it may go on. Never raises."""
+    def _reach(self, point: str, edge: str) -> None:
         del edge
-        if self._off:
-            return
-        try:
-            self._reach(self._recorder.local.tid, held=point not in NEVER_HELD)
-        except Exception:  # noqa: BLE001 - the program must run whatever becomes of its schedule
-            self._off = True
-            self._recorder.lost += 1
-
-    def conclude(self) -> None:
-        """The program ends."""
-        if self._off or not self._condition.acquire(timeout=_CONCLUDE_S):
-            return
-        try:
-            self._off = True
-            self._recorder.emit("schedule", self._state("done"))
-            self._condition.notify_all()
-        finally:
-            self._condition.release()
-
-    def _reach(self, tid: int, *, held: bool) -> None:
+        tid = self._recorder.local.tid
         with self._condition:
             self._labels.of_caller(tid)
             self._count(tid)
-            if held:
+            if point not in NEVER_HELD:
                 self._wait(tid)
             self._went_on[tid] = time.monotonic()
             self._condition.notify_all()
@@ -138,13 +97,8 @@ class Priorities:
             return False
         return now - self._went_on.get(tid, now) < self._quiet_s
 
-    def _forget(self) -> None:
-        self._condition = threading.Condition()
-        self._off = True
-
-    def _state(self, state: str) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         return {
-            "state": state,
             "strategy": "pct",
             "arrivals": self._arrivals,
             "changes": self._changed,

@@ -1,11 +1,11 @@
 """The compiler's state that a piece of a program should leave as it found it."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from . import torch_symbols as symbols
-from .probes.invariants import check
-from .recorder import Recorder
+from .probes.invariants import invariants
 
 _INVARIANTS = {
     "fx_flag_clear": "the FX-tracing flag is set",
@@ -16,17 +16,16 @@ _INVARIANTS = {
 }
 
 
-def state(recorder: Recorder | None = None) -> dict[str, Any]:
+def state() -> dict[str, Any]:
     """What there is of it now, as the calling thread sees it, by what it is called.
 
-    Empty as long as dynamo was not imported. ``recorder``: whose threads may be compiling; None:
-    no thread is known to be.
+    Empty as long as dynamo was not imported. A compile in another thread shows in it.
     """
     if symbols.EVAL_FRAME_MODULE not in sys.modules:
         return {}
-    invariants = check(recorder or _NOBODY)
+    held = invariants()
     found: dict[str, Any] = {
-        said: True for name, said in _INVARIANTS.items() if invariants[name] is False
+        said: True for name, said in _INVARIANTS.items() if held[name] is False
     }
     found["the stance"] = symbols.stance()[0] or "default"
     return found | {
@@ -35,7 +34,7 @@ def state(recorder: Recorder | None = None) -> dict[str, Any]:
     }
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What is otherwise than it was, in words."""
     found = []
     for name in dict.fromkeys((*before, *after)):
@@ -53,13 +52,7 @@ class _None:
     """Stands for a value that is not set."""
 
 
-class _Nobody:
-    compiling: dict[int, int] = {}  # noqa: RUF012 - never written
-    tracing: dict[int, int] = {}  # noqa: RUF012
-
-
 _NONE = _None()
-_NOBODY: Any = _Nobody()
 
 
 def _said(value: object) -> str:
