@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,24 +37,25 @@ def main(argv: list[str]) -> int:
     made = missing_parents(options.out)
     folder = make_run_folder(options.out, f"certify-{slug}")
     say(PROG, f"certifying in {folder}")
+    certificate = None
     try:
-        certificate = _rounds(subject, options, folder)
-    except BaseException:  # in the first run: there is nothing yet to be kept
-        remove_run_folder(folder, made)
+        for certificate in _rounds(subject, options, folder):
+            _write(certificate, folder)
+    except BaseException:
+        if certificate is None:  # in the first round: there is nothing yet to be kept
+            remove_run_folder(folder, made)
         raise
-    written = msgspec.json.format(msgspec.json.encode(certificate), indent=1).decode() + "\n"
-    try:
-        write_whole(folder / "certificate.json", written)
-        write_whole(folder / "certificate.md", text.markdown(certificate))
-    except OSError as error:
-        say(PROG, f"the certificate cannot be written to {folder}: {error.strerror or error}")
+    assert certificate is not None
     with reader_may_leave():
-        sys.stdout.write(written if options.json else text.terminal(certificate))
+        sys.stdout.write(_json(certificate) if options.json else text.terminal(certificate))
     return _last(certificate).exit_code
 
 
-def _rounds(subject: Subject, options: CertifyOptions, folder: Path) -> Certificate:
-    """The certificate; with ``--apply`` those with the warm-ups that each one suggests in it."""
+def _rounds(subject: Subject, options: CertifyOptions, folder: Path) -> Iterator[Certificate]:
+    """Yield the certificate after each round.
+
+    With ``--apply`` there are more: the warm-up that each one suggests is in the next.
+    """
     extent = Extent(options.explore, options.jobs)
     found: list[Certificate] = []
     following: Subject | None = subject
@@ -66,18 +67,36 @@ def _rounds(subject: Subject, options: CertifyOptions, folder: Path) -> Certific
         except KeyboardInterrupt:
             if not found:
                 raise
-            found.append(
-                msgspec.structs.replace(
-                    found.pop(), interrupted=True, exit_code=int(ExitCode.INTERRUPTED)
-                )
-            )
-            break
+            certificate, better = _interrupted(found.pop()), None
         found.append(certificate)
+        yield _nested(found)
         following = better if options.apply and not certificate.interrupted else None
-    certificate = found.pop()
-    while found:
-        certificate = msgspec.structs.replace(found.pop(), after=certificate)
+
+
+def _interrupted(certificate: Certificate) -> Certificate:
+    return msgspec.structs.replace(
+        certificate, interrupted=True, exit_code=int(ExitCode.INTERRUPTED)
+    )
+
+
+def _nested(found: Sequence[Certificate]) -> Certificate:
+    """The first one, with the one that came after each in it."""
+    *earlier, certificate = found
+    for each in reversed(earlier):
+        certificate = msgspec.structs.replace(each, after=certificate)
     return certificate
+
+
+def _write(certificate: Certificate, folder: Path) -> None:
+    try:
+        write_whole(folder / "certificate.json", _json(certificate))
+        write_whole(folder / "certificate.md", text.markdown(certificate))
+    except OSError as error:
+        say(PROG, f"the certificate cannot be written to {folder}: {error.strerror or error}")
+
+
+def _json(certificate: Certificate) -> str:
+    return msgspec.json.format(msgspec.json.encode(certificate), indent=1).decode() + "\n"
 
 
 def _last(certificate: Certificate) -> Certificate:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.child import dirty
+from harness.child import compiler_state
 from harness.diagnosis.report import Report
 from harness.exits import ExitCode
 from harness.expect import decide_exit
@@ -16,11 +16,6 @@ from harness.phrases import count
 SECTION = "compile race"
 _ENDINGS = "CR9"
 """Codes that say how a program ended, which of a test pytest itself says."""
-
-
-def state() -> dict[str, Any]:
-    """The compiler's state before a test."""
-    return dirty.state()
 
 
 def run_in_threads(
@@ -35,6 +30,7 @@ def run_in_threads(
         tolerant: errors only go into the test's report.
 
     Raises:
+        RuntimeError: so many threads cannot be started.
         BaseExceptionGroup: of every thread's error, each with the thread's name; where all are the
             same outcome of pytest's, such as a skip, that.
     """
@@ -51,8 +47,12 @@ def run_in_threads(
             errors[name] = error
 
     threads = [threading.Thread(target=body, name=f"compile-race-{n}") for n in range(number)]
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:  # no more threads can be had: those that wait would wait for ever
+        barrier.abort()
+        raise
     for thread in threads:
         thread.join()
     found = [errors[name] for name in sorted(errors, key=lambda name: int(name.split("-")[-1]))]
@@ -81,11 +81,11 @@ def judge(
         item: the test.
         watching: its watch, which has ended.
         expect: what its marker names; None: it has no marker.
-        before: ``state()`` before it.
+        before: ``compiler_state.state()`` before it.
     """
     report = watching.diagnosis
     reasons = [*_unexpected(report, expect), *_after_warmup(report, expect)]
-    left = dirty.changes(dict(before), dirty.state())
+    left = compiler_state.changes(before, compiler_state.state())
     reasons += [f"it leaves compiler state behind: {said}" for said in left]
     if reasons or any(not _ending(finding.code) for finding in report.findings):
         item.add_report_section("call", SECTION, watching.report())

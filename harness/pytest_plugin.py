@@ -100,9 +100,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     asked = Asked.of(item)
     if asked is None and not item.config.getoption("--compile-race-check"):
         return (yield)
-    from harness.pytest_check import judge, state
+    from harness.child import compiler_state
+    from harness.pytest_check import judge
 
-    before = state()
+    before = compiler_state.state()
     out = item.config.getoption("--compile-race-out")
     watching = harness.watching(None if out is None else Path(out))
     try:

@@ -69,6 +69,13 @@ def test_a_text_gives_its_cause(name, diagnosed) -> None:
     assert report["exit"] == (ExitCode.FOUND if wanted else ExitCode.INCOMPLETE)
 
 
+def test_what_repeats_too_often_to_be_kept_is_counted(diagnosed) -> None:
+    report = diagnosed(VALUE_ERROR * 7 + GRAD * 6)
+    left = [gap for gap in report["not_watched"] if gap["state"] == "left out"]
+    said = [(gap["name"], gap["reason"].split(" more")[0]) for gap in left]
+    assert sorted(said) == [("recompiles", "2"), ("tracebacks", "3")]
+
+
 def test_the_incident_is_told_from_its_log_and_its_traceback(diagnosed) -> None:
     report = diagnosed(LOGS / "by_hand" / "fx_flag_incident.log")
     codes = [finding["code"] for finding in report["findings"]]

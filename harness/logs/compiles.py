@@ -19,6 +19,9 @@ from harness.timeline.reasons import Guard, parse
 FIRST = "the first caller"
 LATER = "a later caller"
 WORKER = "a worker thread"
+_UNNAMED = "unnamed "
+UNNAMED = (FIRST, LATER, WORKER, _UNNAMED)
+"""How the names begin that threads are given here which a text does not name."""
 _ENTRY = re.compile(r"(\d+)/(\d+)(?:_\d+)?$")
 
 
@@ -194,7 +197,7 @@ def _with_threads(every: list[Attempt], attempts: Attempts) -> None:
         word = "worker" if _in_worker(each) else "caller"
         if each.early:
             apart += 1
-            each.thread = f"{word} {apart}"
+            each.thread = f"{_UNNAMED}{word} {apart}"
         elif _in_worker(each):
             each.thread = WORKER
         elif workers or not each.reasons:

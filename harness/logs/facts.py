@@ -1,6 +1,6 @@
 """What texts say, as typed facts; each knows the file and the line where it is said."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.events.values import Frame
 
@@ -185,19 +185,3 @@ class Stream:
 
     rank: str = ""
     pid: int = 0
-
-
-@dataclass(slots=True)
-class Kept:
-    """A bounded list of facts: what is beyond the bound is counted."""
-
-    most: int
-    facts: list[Fact] = field(default_factory=list)
-    left_out: int = 0
-
-    def add(self, fact: Fact) -> None:
-        """Keep a fact, or count it."""
-        if len(self.facts) < self.most:
-            self.facts.append(fact)
-        else:
-            self.left_out += 1

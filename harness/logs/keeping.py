@@ -53,7 +53,7 @@ class Process:
     rank: str = ""
     pid: int = 0
     facts: list[Fact] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[type[Fact]] = field(default_factory=Counter)
     _kinds: Counter[Hashable] = field(default_factory=Counter)
     _counts: Counter[type] = field(default_factory=Counter)
 
@@ -65,7 +65,7 @@ class Process:
         size = _size(fact)
         many = self._counts[type(fact)] >= _MOST[type(fact)] or self._kinds[kind] > ALIKE
         if many or size > room:
-            self.left_out[type(fact).__name__] += 1
+            self.left_out[type(fact)] += 1
             return 0
         self._counts[type(fact)] += 1
         self.facts.append(fact)

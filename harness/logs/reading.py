@@ -8,10 +8,10 @@ from harness import __version__
 from harness.child.privacy import mask
 from harness.events.run import Run
 from harness.logs.facts import Dump, Fact, Traceback
-from harness.logs.keeping import Keeping, Process
+from harness.logs.keeping import MAX_PROCESSES, Keeping, Process
 from harness.logs.recording import write_recording
 from harness.logs.source import Text, texts_of
-from harness.logs.streams import Streams
+from harness.logs.streams import MAX_STREAMS, Streams
 
 
 class NotRecognisedError(Exception):
@@ -44,6 +44,11 @@ def diagnose_texts(words: tuple[str, ...], folder: Path) -> Iterator[str]:
             f"nothing in {what} is recognised ({streams.lines} lines): no traceback, no line of "
             "torch's compiler, no dump of stacks"
         )
+    if streams.left_out:
+        yield f"{streams.left_out:,} lines are left out: more than {MAX_STREAMS} processes wrote"
+    if keeping.processes_left_out:
+        number = f"{keeping.processes_left_out:,} messages"
+        yield f"{number} are left out: they are of more than {MAX_PROCESSES} processes"
     processes = keeping.processes()
     run = Run(harness=__version__, prog="harness.diagnose", replay=_replay(processes))
     write_recording(folder, processes, run)

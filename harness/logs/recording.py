@@ -23,20 +23,37 @@ from harness.events.values import CacheEntry, Code, ErrorLink
 from harness.logs import ends, versions
 from harness.logs.compiles import FIRST, Attempt, attempts_of
 from harness.logs.facts import (
+    Compiled,
     Dump,
     Fact,
     Function,
     GraphBreak,
+    Guards,
     LimitHit,
     Place,
+    Recompile,
     Said,
+    Signalled,
     Traceback,
+    Version,
 )
 from harness.logs.keeping import Process
 
 E = TypeVar("E", bound=schema.BaseEvent)
 STEP_NS = 1_000_000
 FIRST_PID = 1
+_MESSAGES: dict[type[Fact], str] = {
+    Traceback: "tracebacks",
+    Recompile: "recompiles",
+    LimitHit: "recompile limits",
+    Compiled: "compiles",
+    Guards: "guards",
+    GraphBreak: "graph breaks",
+    Said: "messages",
+    Dump: "dumps of stacks",
+    Signalled: "signals",
+    Version: "versions",
+}
 
 
 def write_recording(folder: Path, processes: list[Process], run: Run) -> None:
@@ -88,6 +105,9 @@ class _Events:
         for fact in self._process.facts:
             yield from self._of(fact)
         yield from self._close()
+        for kind, number in self._process.left_out.items():
+            data = schema.LeftOutData(of=_MESSAGES[kind], count=number)
+            yield self._event(schema.LeftOut, self._pid, None, data=data)
 
     def _of(self, fact: Fact) -> Iterator[schema.Event]:
         for attempt in self._attempts.at(fact):

@@ -10,6 +10,14 @@ import pytest
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def dynamo_is_imported() -> None:
+    """What torch itself puts in place at its first compile is no watch's doing."""
+    import torch
+
+    torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(1))
+
+
 @pytest.fixture
 def make() -> Callable[..., Any]:
     """A new compiled function of a tensor, of a code object that nothing was compiled for."""

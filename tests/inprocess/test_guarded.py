@@ -79,3 +79,33 @@ def test_while_one_thread_warms_it_up_another_does_not_compile(make):
         guarded(torch.ones(3))
         error = in_thread(lambda: guarded(torch.ones(3, dtype=torch.float64)))
     assert type(error).__name__ == "RecompileError"
+
+
+def test_before_its_warmup_has_compiled_anything_another_thread_is_refused(make):
+    guarded = harness.guarded(make())
+    with harness.watching() as run, guarded:
+        error = in_thread(lambda: guarded(torch.ones(3)))
+    assert "was not warmed up" in str(error)
+    assert run.diagnosis.counts.compiles == 0
+
+
+def test_a_warmup_without_a_call_is_none(make):
+    guarded = harness.guarded(make())
+    with guarded:
+        pass
+    with pytest.raises(RuntimeError, match="was not warmed up"):
+        guarded(torch.ones(3))
+
+
+def test_the_autocast_cache_alone_makes_no_difference(make):
+    guarded = harness.guarded(make())
+    with guarded:
+        guarded(torch.ones(3))
+
+    def call():
+        with torch.autocast("cpu", enabled=False, cache_enabled=False):
+            return guarded(torch.ones(3)), torch.is_autocast_cache_enabled()
+
+    result, cached = in_thread(call)
+    assert torch.equal(result, torch.ones(3).mul(2).sin())
+    assert cached is False

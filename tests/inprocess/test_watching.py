@@ -19,6 +19,7 @@ import harness
 from dflash_min.errors import UsageError
 from harness.child import inside, places
 from harness.child import torch_symbols as symbols
+from harness.child.settings import Settings
 
 
 def codes(run) -> set[str]:
@@ -314,3 +315,11 @@ def test_under_the_watch_from_outside_both_see_it(tmp_path):
     report = json.loads(done.stdout[done.stdout.index("{\n") :])
     assert [finding["code"] for finding in report["findings"]] == ["CR101"]
     assert not [gap for gap in report["not_watched"] if gap["decisive"]]
+
+
+def test_a_line_that_comes_after_the_end_of_a_watch_is_not_written(tmp_path):
+    copy = inside.Copy(Settings(folder=str(tmp_path), harness=""))
+    copy.write(b'{"seq": 7}\n')
+    copy.close()
+    copy.write(b'{"seq": 8}\n')
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'{"seq": 1}\n']
