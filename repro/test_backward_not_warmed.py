@@ -4,15 +4,18 @@ Only with static shapes: where symbolic sizes are saved for backward, AOTAutogra
 backward together with the forward, and the same warm-up is enough.
 """
 
+import pytest
+
 
 def test_backward_not_warmed_fails(train, training_length):
     static = ("--dynamic", "false", "--warmup-lens", training_length, "--seq-lens", training_length)
     result = train("--threads", "3", "--warmup", "grad_forward", *static)
     assert result.verdict == "found"
     assert result.roots == {"CR207"}
-    assert result.codes <= {"CR207", "CR301", "CR303", "CR310", "CR901"}
+    assert result.own_codes == {"CR207"}
 
 
+@pytest.mark.slow
 def test_backward_not_warmed_control_dynamic_shapes_compile_it_with_the_forward(train):
     result = train("--threads", "3", "--warmup", "grad_forward", "--dynamic", "true")
     assert result.verdict == "clean"

@@ -7,6 +7,7 @@ that the compiling thread replaces. Earlier versions have no such call and must 
 import torch
 
 HAS_DEFECT = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+HEALTHY = ("block_mask_during_compile.py", "serial", "locked")
 
 
 def test_block_mask_during_compile_fails(watch):
@@ -19,9 +20,9 @@ def test_block_mask_during_compile_fails(watch):
     assert result.codes <= {"CR310", "CR901"}
 
 
-def test_block_mask_during_compile_control_one_after_the_other(watch):
-    assert watch("block_mask_during_compile.py", "serial").verdict == "clean"
+def test_block_mask_during_compile_control_one_after_the_other(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_block_mask_during_compile_fix_is_one_lock_around_both(watch):
-    assert watch("block_mask_during_compile.py", "locked").verdict == "clean"
+def test_block_mask_during_compile_fix_is_one_lock_around_both(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

@@ -54,6 +54,7 @@ def test_certified_warmup_fix_is_the_code_that_it_prints(applied):
     assert not any(cell["missed"] or cell["rejected"] for cell in called)
 
 
+@pytest.mark.slow
 def test_certified_warmup_control_with_gradients_is_clean(tmp_path):
     code, certificate = certify(tmp_path, "--explore", "1", "--", PROGRAM, "grad")
     assert (code, certificate["verdict"]) == (0, "clean")

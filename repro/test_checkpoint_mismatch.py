@@ -1,5 +1,11 @@
 """CR404: the recomputation of a checkpointed call runs eager, its forward ran compiled."""
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+HEALTHY = ("checkpoint_mismatch.py", "serial", "fixed")
+
 
 def test_checkpoint_mismatch_fails(watch):
     result = watch("checkpoint_mismatch.py", "stance")
@@ -9,9 +15,9 @@ def test_checkpoint_mismatch_fails(watch):
     assert "CR404" in result.codes
 
 
-def test_checkpoint_mismatch_control_the_stance_comes_after_the_backward(watch):
-    assert watch("checkpoint_mismatch.py", "serial").verdict == "clean"
+def test_checkpoint_mismatch_control_the_stance_comes_after_the_backward(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_checkpoint_mismatch_fix_is_to_compile_around_the_checkpoint(watch):
-    assert watch("checkpoint_mismatch.py", "fixed").verdict == "clean"
+def test_checkpoint_mismatch_fix_is_to_compile_around_the_checkpoint(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

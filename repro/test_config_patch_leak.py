@@ -4,6 +4,7 @@ import pytest
 import torch
 
 OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12)
+HEALTHY = ("config_patch_leak.py", "serial", "fixed")
 
 
 @pytest.mark.skipif(not OLD, reason="from torch 2.12 on the config is per thread")
@@ -18,9 +19,9 @@ def test_config_patch_leak_is_gone_where_the_config_is_per_thread(watch):
     assert watch("config_patch_leak.py", "race").verdict == "clean"
 
 
-def test_config_patch_leak_control_one_call_after_the_other(watch):
-    assert watch("config_patch_leak.py", "serial").verdict == "clean"
+def test_config_patch_leak_control_one_call_after_the_other(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_config_patch_leak_fix_is_to_mark_the_tensors(watch):
-    assert watch("config_patch_leak.py", "fixed").verdict == "clean"
+def test_config_patch_leak_fix_is_to_mark_the_tensors(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

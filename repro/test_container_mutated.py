@@ -1,6 +1,7 @@
 """CR315: a thread adds to a dict while dynamo is in the middle of it."""
 
 CONSEQUENCE = {"CR901"}  # the thread dies and the program goes on
+HEALTHY = ("container_mutated.py", "serial", "copy")
 
 
 def test_container_mutated_fails(watch):
@@ -10,9 +11,9 @@ def test_container_mutated_fails(watch):
     assert result.codes <= {"CR315"} | CONSEQUENCE
 
 
-def test_container_mutated_control_added_before_the_compile(watch):
-    assert watch("container_mutated.py", "serial").verdict == "clean"
+def test_container_mutated_control_added_before_the_compile(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_container_mutated_fix_is_to_give_a_copy(watch):
-    assert watch("container_mutated.py", "copy").verdict == "clean"
+def test_container_mutated_fix_is_to_give_a_copy(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

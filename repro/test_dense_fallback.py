@@ -1,5 +1,9 @@
 """CR401: one thread calls flex attention outside ``torch.compile`` and gets the dense kernel."""
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
 
 def test_dense_fallback_fails(watch):
     result = watch("dense_fallback.py", "eager")

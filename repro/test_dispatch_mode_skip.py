@@ -6,6 +6,7 @@ Up to torch 2.13; from 2.14 on only the calls under the mode run eager, and the 
 import torch
 
 HAS_DEFECT = tuple(int(part) for part in torch.__version__.split(".")[:2]) <= (2, 13)
+HEALTHY = ("dispatch_mode_skip.py", "alone", "plain")
 
 
 def test_dispatch_mode_skip_fails(watch):
@@ -17,11 +18,11 @@ def test_dispatch_mode_skip_fails(watch):
     assert result.codes == {"CR318"}
 
 
-def test_dispatch_mode_skip_control_no_other_thread_calls(watch):
-    result = watch("dispatch_mode_skip.py", "alone")
+def test_dispatch_mode_skip_control_no_other_thread_calls(in_turn):
+    result = in_turn(*HEALTHY)
     assert result.verdict == "clean"
     assert [note["code"] for note in result.report["notes"]] == ["CR318"]
 
 
-def test_dispatch_mode_skip_fix_is_to_count_the_plain_function(watch):
-    assert watch("dispatch_mode_skip.py", "plain").verdict == "clean"
+def test_dispatch_mode_skip_fix_is_to_count_the_plain_function(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

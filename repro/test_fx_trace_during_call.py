@@ -7,6 +7,7 @@ and the same program is clean.
 import torch
 
 HAS_DEFECT = tuple(int(part) for part in torch.__version__.split(".")[:2]) <= (2, 13)
+HEALTHY = ("fx_trace_during_call.py", "serial", "locked")
 
 
 def test_fx_trace_during_call_fails(watch):
@@ -19,9 +20,9 @@ def test_fx_trace_during_call_fails(watch):
     assert result.codes <= {"CR301", "CR901"}
 
 
-def test_fx_trace_during_call_control_one_after_the_other(watch):
-    assert watch("fx_trace_during_call.py", "serial").verdict == "clean"
+def test_fx_trace_during_call_control_one_after_the_other(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_fx_trace_during_call_fix_is_one_lock_around_both(watch):
-    assert watch("fx_trace_during_call.py", "locked").verdict == "clean"
+def test_fx_trace_during_call_fix_is_one_lock_around_both(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

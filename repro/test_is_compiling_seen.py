@@ -6,6 +6,7 @@ From torch 2.13 on a compile holds the process-wide flag; earlier versions must 
 import torch
 
 HAS_DEFECT = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+HEALTHY = ("is_compiling_seen.py", "serial", "fixed")
 
 
 def test_is_compiling_seen_fails(watch):
@@ -17,9 +18,9 @@ def test_is_compiling_seen_fails(watch):
     assert result.codes == {"CR304"}
 
 
-def test_is_compiling_seen_control_one_after_the_other(watch):
-    assert watch("is_compiling_seen.py", "serial").verdict == "clean"
+def test_is_compiling_seen_control_one_after_the_other(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_is_compiling_seen_fix_is_to_ask_dynamo(watch):
-    assert watch("is_compiling_seen.py", "fixed").verdict == "clean"
+def test_is_compiling_seen_fix_is_to_ask_dynamo(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

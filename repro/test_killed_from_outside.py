@@ -1,5 +1,7 @@
 """CR906: a terminal that vanishes ends the program, and the report says that it was not a crash."""
 
+HEALTHY = ("killed_from_outside.py", "alone", "nohup")
+
 
 def test_killed_from_outside_fails(watch):
     result = watch("killed_from_outside.py", "hangup")
@@ -11,9 +13,9 @@ def test_killed_from_outside_fails(watch):
     assert len(last) == 2, "each thread's last step"
 
 
-def test_killed_from_outside_control_nobody_sends_anything(watch):
-    assert watch("killed_from_outside.py", "alone").verdict == "clean"
+def test_killed_from_outside_control_nobody_sends_anything(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_killed_from_outside_fix_is_to_outlive_the_terminal(watch):
-    assert watch("killed_from_outside.py", "nohup").verdict == "clean"
+def test_killed_from_outside_fix_is_to_outlive_the_terminal(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

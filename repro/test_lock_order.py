@@ -4,6 +4,7 @@ import pytest
 
 LIMIT = ("--timeout", "30")
 """A hang is told at the time limit, and only if nothing moved in the two seconds before."""
+HEALTHY = ("lock_order.py", "serial", "outside")
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,9 @@ def test_lock_order_names_both_locks_and_who_holds_which(crossed):
     assert "waited for `registry`; `server` held `registry`" in headline
 
 
-def test_lock_order_control_one_after_the_other(watch):
-    assert watch("lock_order.py", "serial").verdict == "clean"
+def test_lock_order_control_one_after_the_other(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_lock_order_fix_is_to_compile_before_the_lock_is_taken(watch):
-    assert watch("lock_order.py", "outside").verdict == "clean"
+def test_lock_order_fix_is_to_compile_before_the_lock_is_taken(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

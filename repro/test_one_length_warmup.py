@@ -4,6 +4,8 @@ The incident's first fix. Dynamo specialises on the one length it saw, so the fi
 is a miss, and every thread has it at once.
 """
 
+import pytest
+
 ONE_LENGTH = ("--warmup", "grad", "--dynamic", "auto")
 
 
@@ -11,9 +13,10 @@ def test_one_length_warmup_fails(train, short_length):
     result = train("--threads", "3", *ONE_LENGTH, "--warmup-lens", short_length)
     assert result.verdict == "found"
     assert result.roots == {"CR201"}
-    assert result.codes <= {"CR201", "CR301", "CR303", "CR310", "CR901"}
+    assert result.own_codes == {"CR201"}
 
 
+@pytest.mark.slow
 def test_one_length_warmup_control_one_thread_is_a_note(train, short_length):
     result = train("--threads", "1", *ONE_LENGTH, "--warmup-lens", short_length)
     assert result.verdict == "clean"

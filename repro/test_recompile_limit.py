@@ -1,5 +1,7 @@
 """CR403: one thread's shapes use up the recompile limit, and another thread's calls run eager."""
 
+HEALTHY = ("recompile_limit.py", "alone", "fixed")
+
 
 def test_recompile_limit_fails(watch):
     result = watch("recompile_limit.py", "shared")
@@ -7,11 +9,11 @@ def test_recompile_limit_fails(watch):
     assert result.codes == {"CR403"}
 
 
-def test_recompile_limit_control_the_other_thread_stays_within_the_warm_up(watch):
-    result = watch("recompile_limit.py", "alone")
+def test_recompile_limit_control_the_other_thread_stays_within_the_warm_up(in_turn):
+    result = in_turn(*HEALTHY)
     assert result.verdict == "clean"
     assert "CR403" in {note["code"] for note in result.report["notes"]}
 
 
-def test_recompile_limit_fix_is_a_limit_of_the_functions_own(watch):
-    assert watch("recompile_limit.py", "fixed").verdict == "clean"
+def test_recompile_limit_fix_is_a_limit_of_the_functions_own(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

@@ -1,5 +1,7 @@
 """CR306: dynamo is reset while another thread is inside a call of compiled code."""
 
+HEALTHY = ("reset_under_load.py", "serial", "fixed")
+
 
 def test_reset_under_load_fails(watch):
     result = watch("reset_under_load.py", "race")
@@ -7,9 +9,9 @@ def test_reset_under_load_fails(watch):
     assert result.codes == {"CR306"}
 
 
-def test_reset_under_load_control_nobody_calls_meanwhile(watch):
-    assert watch("reset_under_load.py", "serial").verdict == "clean"
+def test_reset_under_load_control_nobody_calls_meanwhile(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"
 
 
-def test_reset_under_load_fix_is_to_join_the_threads_first(watch):
-    assert watch("reset_under_load.py", "fixed").verdict == "clean"
+def test_reset_under_load_fix_is_to_join_the_threads_first(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

@@ -2,6 +2,8 @@
 
 import pytest
 
+HEALTHY = ("stance_leak.py", "serial", "fixed")
+
 
 @pytest.mark.parametrize("mode", ["eager", "unguarded"])
 def test_stance_leak_fails(watch, mode):
@@ -16,11 +18,11 @@ def test_stance_leak_raises_where_the_other_thread_would_have_compiled(watch):
     assert result.codes <= {"CR312", "CR901"}
 
 
-def test_stance_leak_control_nobody_calls_under_it_but_the_thread_itself(watch):
-    result = watch("stance_leak.py", "serial")
+def test_stance_leak_control_nobody_calls_under_it_but_the_thread_itself(in_turn):
+    result = in_turn(*HEALTHY)
     assert result.verdict == "clean"
     assert [note["code"] for note in result.report["notes"]] == ["CR312"]
 
 
-def test_stance_leak_fix_is_to_call_the_plain_function(watch):
-    assert watch("stance_leak.py", "fixed").verdict == "clean"
+def test_stance_leak_fix_is_to_call_the_plain_function(in_turn):
+    assert in_turn(*HEALTHY).verdict == "clean"

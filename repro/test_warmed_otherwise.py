@@ -1,6 +1,7 @@
 """CR105, CR106, CR203, CR205, CR206, CR209: the warm-up's calls differed from the threads' in one.
 
-One program for all; ``-k num_threads``, ``-k dtype`` and so on run one kind.
+One program for all; ``-k num_threads``, ``-k dtype`` and so on run one kind's failure. Controls
+and fixes of all kinds have a process each.
 """
 
 import pytest
@@ -15,7 +16,7 @@ KINDS = {
     "python_value": "CR206",
     "dynamic_marking": "CR209",
 }
-# A kind that shares its cause with another has its failure here, and no control of its own.
+# A kind that shares its cause with another has its failure here, and no control.
 FULL = [kind for kind in KINDS if kind not in {"dispatch_keys", "layout"}]
 
 
@@ -27,13 +28,12 @@ def test_warmed_otherwise_fails(watch, kind):
     assert result.codes <= {KINDS[kind], "CR303"}
 
 
-@pytest.mark.parametrize("kind", FULL)
-def test_warmed_otherwise_control_nobody_else_calls(watch, kind):
-    assert watch("warmed_otherwise.py", kind, "alone").verdict == "clean"
+def test_warmed_otherwise_control_nobody_else_calls(in_turn):
+    result = in_turn("warmed_otherwise.py", *(f"{kind} alone" for kind in FULL))
+    assert result.verdict == "clean"
 
 
-@pytest.mark.parametrize("kind", FULL)
-def test_warmed_otherwise_fix_is_to_warm_up_so(watch, kind):
-    result = watch("warmed_otherwise.py", kind, "fixed")
+def test_warmed_otherwise_fix_is_to_warm_up_so(in_turn):
+    result = in_turn("warmed_otherwise.py", *(f"{kind} fixed" for kind in FULL))
     assert result.verdict == "clean"
     assert result.count("compiles_after_warmup") == 0

@@ -12,7 +12,7 @@ from harness.causes import CAUSES
 
 ROOT = Path(__file__).parent.parent
 CHILD = ROOT / "harness" / "child"
-WITHOUT_TORCH = ("events", "timeline", "causes", "diagnosis", "render")
+WITHOUT_TORCH = ("events", "timeline", "causes", "diagnosis", "render", "logs")
 
 # Documented by PyTorch under these names; no public spelling of them exists.
 DOCUMENTED = {
@@ -71,7 +71,8 @@ def test_a_recording_is_diagnosed_without_torch(folder) -> None:
 def test_nothing_on_the_way_from_a_recording_to_a_report_imports_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "import harness.report, harness.explain, harness.run, harness.watch"
+        "import harness.report, harness.explain, harness.run, harness.watch, harness.diagnose, "
+        "harness.gate"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
@@ -81,6 +82,32 @@ def test_the_supervisor_knows_nothing_of_diagnosis() -> None:
     for path in modules("harness/supervise"):
         ours = {name.split(".")[1] for name, _ in imports(path) if top(name) == "harness"}
         assert ours <= allowed, path
+
+
+# From events to the report: what may be imported by what comes later, and never the other way.
+LATER = {
+    "events": {"timeline", "causes", "diagnosis", "render"},
+    "timeline": {"causes", "diagnosis", "render"},
+    "causes": {"diagnosis", "render"},
+    "diagnosis": {"render"},
+    "render": {"causes"},
+}
+
+
+@pytest.mark.parametrize("folder", LATER)
+def test_each_room_on_the_way_to_the_report_knows_only_those_before_it(folder) -> None:
+    for path in modules(f"harness/{folder}"):
+        ours = {name.split(".")[1] for name, _ in imports(path) if top(name) == "harness"}
+        assert not ours & LATER[folder], path
+
+
+def test_a_cause_does_not_know_another_one() -> None:
+    """What two of them read has a module of its own, named for what it reads."""
+    causes = [path for path in modules("harness/causes") if re.match(r"cr\d", path.name)]
+    assert causes
+    for path in causes:
+        names = [name.split(".")[2:3] for name, _ in imports(path)]
+        assert not [name for (name,) in filter(None, names) if re.match(r"cr\d", name)], path
 
 
 def test_the_trainer_does_not_know_the_harness() -> None:
@@ -150,7 +177,7 @@ def test_every_cause_in_the_folder_is_in_the_registry() -> None:
 
 
 def test_entry_modules_are_thin() -> None:
-    for name in ("run", "watch", "explain", "report", "doctor"):
+    for name in ("run", "watch", "certify", "diagnose", "explain", "report", "doctor", "gate"):
         lines = (ROOT / "harness" / f"{name}.py").read_text().count("\n")
         assert lines <= 150, f"{name}.py has {lines} lines"
 

@@ -5,47 +5,38 @@ are allowed beside them; anything else is a false alarm.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness import watch
 from harness.causes import CAUSES
 
 CASES = Path(__file__).parent / "cases"
 EXPECTED = msgspec.toml.decode((CASES / "expected.toml").read_bytes())
-# In each fresh cache torch tries what the compiler can do: four seconds of C++, no case's subject.
-ENVIRONMENT = {**os.environ, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 BUILT = {cause.EXPLANATION.code for cause in CAUSES}
 
 
-def watch(case: str, out: Path) -> dict:
+def watched(case: str, out: Path) -> dict:
     # A program that hangs is told at the time limit.
     limit = "30" if "hang" in case else "120"
-    command = [sys.executable, "-m", "harness.watch", "--out", str(out), "--timeout", limit]
-    run = subprocess.run(
-        [*command, "--", str(CASES / case)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode in (0, 1), run.stderr[-3000:]
+    code = watch.main(["--out", str(out), "--timeout", limit, "--", str(CASES / case)])
+    assert code in (0, 1)
     (saved,) = out.glob("*/report.json")
     report: dict = json.loads(saved.read_text())
-    assert report["exit_code"] == run.returncode
+    assert report["exit_code"] == code
     return report
 
 
 @pytest.mark.parametrize("case", sorted(EXPECTED))
-def test_case_gets_its_verdict_and_no_other_cause(case: str, tmp_path: Path) -> None:
+def test_case_gets_its_verdict_and_no_other_cause(case: str, tmp_path: Path, monkeypatch) -> None:
+    # In each fresh cache torch tries what the compiler can do: seconds of C++, no case's subject.
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
     expected = EXPECTED[case]
     if missing := set(expected["causes"]) - BUILT:
         pytest.skip(f"no rule for {', '.join(sorted(missing))} yet")
-    report = watch(case, tmp_path)
+    report = watched(case, tmp_path)
     found = {finding["code"] for finding in report["findings"]}
     roots = {finding["code"] for finding in report["findings"] if finding["root"]}
     assert report["verdict"] == expected["verdict"], report["headline"]

@@ -59,6 +59,8 @@ FILES = {
     "table.toml": "[trainer]\nthreads = 3\n",
     "key.toml": "[train]\nthread = 3\n",
     "value.toml": "[train]\nthreads = 'many'\n",
+    "empty-word.toml": "[train]\nbackend = ''\n",
+    "nul.toml": '[train]\nbackend = "a\\u0000b"\n',
     "old-python": fake_python("3.10.1", ""),
     "old-torch": fake_python("3.11.1", "2.10.0"),
     "script.py": "",
@@ -80,6 +82,23 @@ BAD_RUN = {
     "--timeout nan": "--timeout must be a number of seconds above 0",
     "--max-events-mb 0": "--max-events-mb must be at least 1",
     "--no-probe everything": "there is no probe everything",
+    "--max-events-mb 99999999999999999999": "must be at least 1 and at most 1048576",
+    "--timeout 1e13": "--timeout must be a number of seconds above 0 and at most a year",
+    "--out=": "--out is empty",
+    "--schedule=": "--schedule is empty",
+    "--expect": "--expect: it names nothing",
+    "--no-probe ,": "--no-probe: it names nothing",
+    "--jobs 0": "--explore and --jobs count runs: at least 1",
+    "--jobs 1000000": "--jobs is at most 512",
+    "--explore 99999999999999999999": "--explore is at most 1000000",
+    "--search-seed 99999999999999999999": "--search-seed must be between 0 and 2**63 - 1",
+    "--steps 99999999999999999999": "--steps must be at most 1099511627776",
+    "--seq-lens 99999999999999999999": "--seq-lens: a sequence is at most 1048576 tokens long",
+    "--lr inf": "--lr must be finite",
+    "--spec empty-word.toml": "--backend is empty",
+    "--spec nul.toml": "--backend holds a NUL character",
+    "script.py": "any other program: python -m harness.watch -- script.py",
+    "--threads 2 -- script.py": "any other program: python -m harness.watch -- script.py",
     "--expect CR1": "CR1 is neither clean nor a code",
     "--expect CR999": "there is no cause CR999",
     "--expect clean,CR101": "clean stands alone",
@@ -100,6 +119,13 @@ BAD_WATCH = {
     "--timeout 5 script.py": "put -- before the program: -- script.py",
     "--passthrough script.py": "put -- before the program: -- script.py",
     "--no-probe lock,fx script.py -- x": "put -- before the program: -- script.py",
+    "./train --steps 3": "put -- before the program: -- ./train --steps 3",
+    "--timeout 5 train": "put -- before the program: -- train",
+    "--expect CR101 script.py": "put -- before the program: -- script.py",
+    "-c pass": "put -- before the program: -- -c pass",
+    "--python python -- python script.py": "leave the interpreter out: -- script.py (--python is",
+    "-- bash script.sh": "is no Python script",
+    "--python= -- script.py": "--python is empty",
     "-m pytest tests": "put -- before the program: -- -m pytest tests",
     "-- -I script.py": "python -I keeps the watch out",
     "-- -m absent.module": "has no module named absent.module",
@@ -142,6 +168,20 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.iterdir()) == files
 
 
+@pytest.mark.parametrize("flag", ["--out", "--alert"])
+def test_a_blank_word_is_refused_where_it_would_be_run_or_made(flag, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main([flag, "  "])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"harness.run: error: {flag} is blank\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_may_say_that_nothing_is_named(tmp_path) -> None:
+    (tmp_path / "spec.toml").write_text("[watch]\nexpect = []\nstop_on = ''\nno_probe = []\n")
+    assert arguments_of_file(tmp_path / "spec.toml") == []
+
+
 def test_what_only_the_trainer_can_refuse_is_one_line_too(tmp_path) -> None:
     (tmp_path / "data.txt").write_bytes(b"\x00\xff\x00binary")
     done = command("harness.run", "--data", "data.txt", "--threads", "1")
@@ -173,9 +213,9 @@ def test_exit_code_2_after_some_work_is_not_taken_for_a_usage_error(
         recorder.emit("thread_start", {"name": "a thread of some library that starts many"})
     recorder.emit(point, {}, edge="enter")
     ended = Ended(exit_code=2, stderr_tail="warning: x\ntrain: error: --data: is empty\n")
-    assert flow._refusal(ended, tmp_path) == (None if worked else "--data: is empty")
-    assert flow._refusal(Ended(exit_code=2, stderr_tail="Traceback\nE: x"), tmp_path) is None
-    assert flow._refusal(Ended(exit_code=1, stderr_tail=ended.stderr_tail), tmp_path) is None
+    assert flow.refusal(ended, tmp_path) == (None if worked else "--data: is empty")
+    assert flow.refusal(Ended(exit_code=2, stderr_tail="Traceback\nE: x"), tmp_path) is None
+    assert flow.refusal(Ended(exit_code=1, stderr_tail=ended.stderr_tail), tmp_path) is None
 
 
 def test_a_program_without_compiled_code_is_nothing_ran_and_is_reported_all_the_same() -> None:
@@ -213,27 +253,25 @@ ENDS = {
 
 @pytest.mark.parametrize("text", ENDS)
 def test_passthrough_gives_the_programs_own_code(text) -> None:
-    done = command("harness.watch", "--passthrough", "--", program(text))
-    assert done.returncode == ENDS[text]
+    assert watch.main(["--passthrough", "--", program(text)]) == ENDS[text]
     assert {path.name for path in run_folder().iterdir()} >= REPORTS
 
 
-def test_a_module_runs_as_python_would_run_it() -> None:
+def test_a_module_runs_as_python_would_run_it(capfd) -> None:
     Path("pack").mkdir()
     Path("pack/__init__.py").touch()
     Path("pack/train.py").write_text("import sys; print(__name__, __package__, sys.argv[1:])")
-    done = command("harness.watch", "--", "-m", "pack.train", "--lr", "1")
-    assert done.stdout.startswith("__main__ pack ['--lr', '1']\n")
+    watch.main(["--", "-m", "pack.train", "--lr", "1"])
+    assert capfd.readouterr().out.startswith("__main__ pack ['--lr', '1']\n")
     assert run_folder().name.endswith("-watch-pack.train")
 
 
-def test_an_interpreter_that_shuts_the_watch_out_is_a_failure_not_a_pass(tmp_path) -> None:
+def test_an_interpreter_that_shuts_the_watch_out_is_a_failure_not_a_pass(tmp_path, capfd) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
     python.chmod(0o755)
-    done = command("harness.watch", "--python", str(python), "--", program("print('ran')"))
-    assert done.returncode == 3
-    assert done.stdout.startswith("ran\n")
+    assert watch.main(["--python", str(python), "--", program("print('ran')")]) == 3
+    assert capfd.readouterr().out.startswith("ran\n")
     report = loads((run_folder() / "report.json").read_bytes())
     assert report.verdict == "failed"
     assert report.headline.startswith("The program was not watched: its interpreter did not load")
@@ -266,9 +304,9 @@ def test_ctrl_c_still_gives_the_report() -> None:
 def test_a_hang_is_ended_at_the_deadline_and_reported() -> None:
     text = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
     began = time.monotonic()
-    done = command("harness.watch", "--timeout", "2.5", "--", program(text))
+    code = watch.main(["--timeout", "2.5", "--", program(text)])
     assert 2.5 < time.monotonic() - began < 40
-    assert done.returncode in {1, 4}
+    assert code in {1, 4}
     report = loads((run_folder() / "report.json").read_bytes())
     assert report.ended is not None
     assert (report.ended.deadline_hit, report.ended.idle_at_deadline) == (True, True)
@@ -360,7 +398,7 @@ def test_what_was_not_watched_reads_the_same_in_a_later_report(tmp_path) -> None
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
     python.chmod(0o755)
-    assert command("harness.watch", "--python", str(python), "--", program("")).returncode == 3
+    assert watch.main(["--python", str(python), "--", program("")]) == 3
     first = (run_folder() / "report.json").read_bytes()
     assert _report_again(run_folder()) == loads(first)
 

@@ -77,7 +77,7 @@ def test_an_unknown_probe_is_a_usage_error(capsys):
     assert "no probe nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e13"])
 def test_no_time_to_wait_is_a_usage_error(seconds, capsys):
     with pytest.raises(SystemExit) as stop:
         doctor.main([f"--timeout={seconds}"])

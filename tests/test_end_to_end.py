@@ -1,14 +1,25 @@
 """Whole runs: two ways to watch one program agree, and a probe taken out leaves no pass."""
 
 import json
-import subprocess
-import sys
+import os
+import shutil
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from harness import watch
 from harness.child.attach import PROBES
+from harness.diagnosis.build import diagnose
+from harness.events.files import event_files
+
+#: How many probes are left out of one real run; 1 in the environment is every probe by itself.
+TOGETHER = int(os.environ.get("PROBES_LEFT_OUT_TOGETHER", "11"))
+RUNS = -(-len(PROBES) // TOGETHER)
+# Probes that stand beside each other in the order of attaching go to different runs.
+GROUPS = [tuple(PROBES)[first::RUNS] for first in range(RUNS)]
 
 CLEAN = """
     import concurrent.futures
@@ -40,30 +51,22 @@ CLEAN = """
 
 
 def run(out: Path, *words: str) -> tuple[int, dict]:
-    """Run a command of the harness; its exit code and its report."""
-    name, *rest = words
-    command = [sys.executable, "-m", name, "--out", str(out), "--json", *rest]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("{"), done.stderr[-3000:]
-    return done.returncode, json.loads(done.stdout)
+    """Watch a program; the exit code and the report."""
+    code = watch.main(["--out", str(out), *words])
+    (saved,) = out.glob("*/report.json")
+    return code, json.loads(saved.read_text())
 
 
 def roots(report: dict) -> set[str]:
     return {finding["code"] for finding in report["findings"] if finding["root"]}
 
 
-def test_the_trainer_is_diagnosed_alike_by_both_commands(tmp_path) -> None:
-    options = ("--threads", "3", "--steps", "2", "--warmup", "no_grad", "--device", "cpu")
-    built_in = run(tmp_path / "run", "harness.run", *options)
-    # The program prints its own line before the report.
-    watched = tmp_path / "watch"
-    command = [sys.executable, "-m", "harness.watch", "--out", str(watched)]
-    command += ["--", "-m", "dflash_min.train", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    (saved,) = watched.glob("*/report.json")
-    report = json.loads(saved.read_text())
-    assert done.returncode == built_in[0] == 1
-    assert roots(report) == roots(built_in[1]) == {"CR101"}
+def test_the_trainer_is_diagnosed_as_a_program_like_any_other(tmp_path) -> None:
+    """As ``harness.run`` diagnoses it, which the command's own tests hold to the same root."""
+    trainer = ("--threads", "2", "--steps", "2", "--warmup", "no_grad", "--device", "cpu")
+    code, report = run(tmp_path, "--", "-m", "dflash_min.train", *trainer)
+    assert code == 1
+    assert roots(report) == {"CR101"}
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +76,51 @@ def program(tmp_path_factory) -> Path:
     return path
 
 
-def test_with_every_probe_the_program_is_clean(program, tmp_path) -> None:
-    code, report = run(tmp_path, "harness.watch", "--", str(program))
+@pytest.fixture(scope="module")
+def watched(program, tmp_path_factory) -> tuple[int, dict, Path]:
+    """The run with every probe: its exit code, its report and its folder."""
+    out = tmp_path_factory.mktemp("watched")
+    code, report = run(out, "--", str(program))
+    (folder,) = out.iterdir()
+    return code, report, folder
+
+
+def states(report: dict, probes: Collection[str]) -> list[str]:
+    return [item["state"] for item in report["not_watched"] if item["name"] in probes]
+
+
+def test_with_every_probe_the_program_is_clean(watched) -> None:
+    code, report, _ = watched
     assert (code, report["verdict"]) == (0, "clean"), report["headline"]
     assert report["counts"]["threads_with_backward"] == 3
 
 
-@pytest.mark.parametrize("probe", PROBES)
-def test_without_a_probe_it_is_incomplete(probe, program, tmp_path) -> None:
-    code, report = run(tmp_path, "harness.watch", "--no-probe", probe, "--", str(program))
+@pytest.mark.parametrize("probes", GROUPS, ids="+".join)
+def test_without_probes_a_program_runs_on_and_is_incomplete(probes, program, tmp_path) -> None:
+    words = ("--no-probe", ",".join(probes), "--", str(program))
+    code, report = run(tmp_path, *words)
     assert (code, report["verdict"]) == (4, "incomplete"), report["headline"]
-    named = [item for item in report["not_watched"] if item["name"] == probe]
-    assert [item["state"] for item in named] == ["disabled"]
+    assert states(report, probes) == ["disabled"] * len(probes)
     assert report["findings"] == []
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_each_probe_alone_is_enough_to_be_incomplete(probe, watched, tmp_path) -> None:
+    """The clean run's recording, in which one probe says that it was left out."""
+    *_, folder = watched
+    run_folder = shutil.copytree(folder, tmp_path / "run")
+    for path in event_files(run_folder):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(disabled(line, probe) for line in lines))
+    report = json.loads(msgspec.json.encode(diagnose(run_folder)))
+    assert (report["exit_code"], report["verdict"]) == (4, "incomplete"), report["headline"]
+    assert states(report, [probe]) == ["disabled"]
+    assert report["findings"] == []
+
+
+def disabled(line: bytes, probe: str) -> bytes:
+    event = json.loads(line)
+    if event["point"] != "probe" or event["data"]["name"] != probe:
+        return line
+    event["data"]["state"] = "disabled"
+    return json.dumps(event).encode() + b"\n"

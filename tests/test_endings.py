@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness import watch
 from harness.diagnosis.report import Report, loads
 from harness.events.ended import read_ended
 
@@ -137,26 +138,24 @@ def test_nohup_means_that_the_terminal_may_go(start) -> None:
     assert "told to end" not in out
 
 
-def test_a_message_to_the_user_is_shown(start) -> None:
-    process = start("harness.watch", "--", program("import sys; sys.exit('no shards found')"))
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+def test_a_message_to_the_user_is_shown(capfd) -> None:
+    assert watch.main(["--", program("import sys; sys.exit('no shards found')")]) == 1
+    out, err = capfd.readouterr()
     assert "no shards found" in err
     report = the_report()
     assert report.headline == "The program ended with exit code 1 by itself: no shards found."
     assert "Read the traceback" not in out
 
 
-def test_a_program_that_leaves_by_os_exit_has_an_end(start) -> None:
-    process = start("harness.watch", "--", program("import os; os._exit(9)"))
-    process.communicate(timeout=60)
+def test_a_program_that_leaves_by_os_exit_has_an_end() -> None:
+    watch.main(["--", program("import os; os._exit(9)")])
     report = the_report()
     assert codes(report) == ["CR905"]
     assert "exit code 9" in report.headline
     assert report.not_watched == ()
 
 
-def test_a_crash_of_a_forked_child_is_not_the_programs(start) -> None:
+def test_a_crash_of_a_forked_child_is_not_the_programs() -> None:
     text = """
         import os, signal
         pid = os.fork()
@@ -164,9 +163,8 @@ def test_a_crash_of_a_forked_child_is_not_the_programs(start) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         assert os.waitpid(pid, 0)[1] & 0x7F == signal.SIGSEGV
     """
-    process = start("harness.watch", "--", program(text))
-    process.communicate(timeout=60)
-    assert (process.returncode, codes(the_report())) == (5, [])
+    assert watch.main(["--", program(text)]) == 5
+    assert codes(the_report()) == []
 
 
 def test_hundreds_of_threads_and_a_kill(start) -> None:
@@ -228,12 +226,14 @@ def test_a_full_disk_ends_neither_the_program_nor_the_report(start, tmp_path) ->
     # It could not be written any more, so it is at least printed.
     assert "The program ended with exit code 3 by itself" in " ".join(out.split())
     assert "disk was full" in " ".join(out.split())
+    assert "Full report" not in out
+    assert "The full report could not be written" in out
     assert "the report cannot be written to" in err
     assert "Traceback" not in err
     assert b'"before"' in recorded
 
 
-def test_a_limit_on_the_size_of_files_is_a_full_disk_too(start) -> None:
+def test_a_limit_on_the_size_of_files_is_a_full_disk_too(capfd) -> None:
     text = """
         import resource, threading
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
@@ -241,11 +241,10 @@ def test_a_limit_on_the_size_of_files_is_a_full_disk_too(start) -> None:
             t = threading.Thread(target=int); t.start(); t.join()
         print("the program went on")
     """
-    process = start("harness.watch", "--", program(text))
-    out, _ = process.communicate(timeout=60)
-    assert out.startswith("the program went on\n")
+    code = watch.main(["--", program(text)])
+    assert capfd.readouterr().out.startswith("the program went on\n")
     report = the_report()
-    assert (report.verdict, process.returncode) == ("incomplete", 4)
+    assert (report.verdict, code) == ("incomplete", 4)
     assert any("its recording has no end" in item.reason for item in report.not_watched)
     assert any(item.state == "cut" for item in report.not_watched)
 
@@ -308,3 +307,23 @@ def wait_for(condition, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
+
+
+WITHOUT_PY_SPY = """
+import sys
+from harness import watch
+from harness.supervise import process, stacks
+process.take_stacks = lambda *_: stacks.Stacks("no right to look into other processes")
+sys.exit(watch.main(sys.argv[1:]))
+"""
+
+
+def test_two_locks_taken_crosswise_are_told_where_py_spy_may_not_look() -> None:
+    """Then faulthandler speaks, which calls threads by another id than the system's."""
+    crossed = (str(ROOT / "repro" / "programs" / "lock_order.py"), "crossed")
+    command = [sys.executable, "-c", WITHOUT_PY_SPY, "--timeout", "30", "--", *crossed]
+    subprocess.run(command, capture_output=True, check=False, timeout=120)
+    report = the_report()
+    assert codes(report) == ["CR307"]
+    assert "waited for `registry`; `server` held `registry`" in report.headline
+    assert "0x0" not in "".join(said.text for said in report.findings[0].statements)

@@ -103,6 +103,23 @@ def test_it_says_once_what_was_found_and_when(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("stop_on", ["", "found"])
+def test_an_error_is_said_before_the_end_and_stops_nothing(tmp_path, capsys, stop_on):
+    clock = Clock()
+    alerts = tmp_path / "alerts"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    follower = Live(
+        "harness.watch", folder, stop_on=stop_on, alert=f"echo >> {alerts}", clock=clock
+    )
+    for _ in growing(RECORDINGS / "value_error", folder):
+        assert ticked(follower, clock, 100) is None
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "CR905" in line]
+    assert "CR905 program-failed-by-itself, so far: " in said
+    assert "raised `ValueError" in said
+    assert not alerts.exists()
+
+
 def test_a_clean_run_is_not_mentioned(tmp_path, capsys):
     clock = Clock()
     follower = Live("harness.watch", tmp_path, stop_on="found", clock=clock)

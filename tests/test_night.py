@@ -25,12 +25,14 @@ def measured():
     return night.measured(0.025, max_events_mb=1)
 
 
+@pytest.mark.slow
 def test_the_program_grows_no_further(measured):
     resident = [row["resident"] for row in measured["rounds"]]
     # The first rounds reach what allocators and caches settle at.
     assert resident[-1] - resident[2] < 2 * MEGABYTE, resident
 
 
+@pytest.mark.slow
 def test_steps_stay_within_what_was_asked_for(measured):
     steady = [row["steady"] for row in measured["rounds"]]
     assert steady[0] > 0
@@ -38,6 +40,7 @@ def test_steps_stay_within_what_was_asked_for(measured):
     assert steady[-1] <= steady[3] + MEGABYTE // 8
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_by_what_is_new(measured):
     points = measured["points"]
     # Half of the threads call compiled code, which is worth a line; the others' starts and ends

@@ -13,12 +13,14 @@ ROOT = Path(__file__).parents[1]
 
 # The last is printed by the program itself, whose own output is its own affair.
 ARGV, ENV, MESSAGE, SOURCE = "cl1-argv0", "cl1-env00", "cl1-mess0", "cl1-srce0"
+# Only the shape of a thread's name tells that a secret is in it.
+NAME = "hf_" + "cl1name0" * 4
 
 PROGRAM = f"""
     import sys, threading
     def fail(secret):
         raise ValueError("no access with password=" + secret + " from " + sys.argv[3])
-    thread = threading.Thread(target=fail, args=("{MESSAGE}",), name="t")
+    thread = threading.Thread(target=fail, args=("{MESSAGE}",), name="get {NAME}")
     thread.start(); thread.join()
     raise PermissionError("token='{SOURCE}'")
 """
@@ -64,9 +66,12 @@ def test_no_secret_is_in_any_file_nor_in_what_is_printed(run) -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     texts["printed"] = done.stdout
     for name, text in texts.items():
-        for secret in (ARGV, ENV, MESSAGE, SOURCE):
+        for secret in (ARGV, ENV, MESSAGE, SOURCE, NAME):
             assert secret not in text, name
     assert "password=***" in texts["report.md"]
+    assert "get ***" in texts["report.md"]
+    assert '"name": "get ***"' in texts["events.jsonl"]
+    assert '"thread": "get ***"' in texts["events.jsonl"]
     recorded = json.loads(texts["events.jsonl"].splitlines()[0])["data"]
     assert recorded["argv"][-3:-1] == ["--token", "***"]
     assert recorded["env"]["TORCH_HUB_TOKEN"] == "***"

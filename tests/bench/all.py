@@ -1,13 +1,16 @@
 """Every figure by one command: ``python tests/bench/all.py``, or ``--quick`` to see that all works.
 
-A bench that is missing or fails is named at the end, and the others are run all the same.
+A bench that is missing or fails is named at the end, and the others are run all the same. Each has
+--help, which says what it measures and how long that takes: together about five hours on two cores,
+--quick a quarter of an hour.
 """
 
-import argparse
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import usage
 
 HERE = Path(__file__).resolve().parent
 # What each is run with, in full and with --quick. The device is left to price.py alone.
@@ -35,7 +38,7 @@ def run(name, words):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = usage.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs each: rough figures")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="for price.py")
     known = ["hot_path", *(name.removesuffix(".py") for name in BENCHES)]

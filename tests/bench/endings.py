@@ -10,9 +10,11 @@ SIGKILL to the harness itself. ``--light`` runs a program that records without t
 
 The moments come from ``--seed``. Counts are printed, and every run that failed with what failed;
 nothing is run again. Exit code 1 if any did.
+
+Takes about 3 s a light run and 40 s one of the trainer on two cores with -j 2: 1,000 light ones
+take 50 minutes, 60 of the trainer 40.
 """
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -25,6 +27,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import usage
 
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
@@ -277,13 +281,25 @@ def summary(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     """Run the plans and print what came of them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--light", type=int, default=0, metavar="N")
-    parser.add_argument("--trainer", type=int, default=0, metavar="N")
-    parser.add_argument("--window", type=float, default=40.0, metavar="S", help="trainer's moments")
+    parser = usage.parser(__doc__)
+    parser.add_argument("--light", type=usage.whole(0, 10**6), default=0, metavar="N", help="runs")
+    parser.add_argument(
+        "--trainer", type=usage.whole(0, 10**6), default=0, metavar="N", help="runs"
+    )
+    parser.add_argument(
+        "--window",
+        type=usage.decimal(0.1, 3600),
+        default=40.0,
+        metavar="S",
+        help="the trainer's moments lie within so many seconds of its start",
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-j", type=int, default=1, metavar="N", help="runs at a time")
+    parser.add_argument(
+        "-j", type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
+    )
     options = parser.parse_args()
+    if not options.light + options.trainer:
+        parser.error("--light N or --trainer N, or both, say how many runs are to be made")
     todo = plans(options.light, options.trainer, options.seed, options.window)
     print(f"{len(todo)} runs, seed {options.seed}, {options.j} at a time", flush=True)
     began = time.monotonic()

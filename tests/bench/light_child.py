@@ -6,6 +6,10 @@ It runs under the watch and writes through the watch's own recorder until it is 
 import threading
 import time
 
+import usage
+
+usage.under_the_watch(__doc__, "python tests/bench/endings.py")
+
 from _compile_race_child import boot
 
 THREADS = 3

@@ -10,17 +10,18 @@ so a strategy takes at most seeds x budget: 5 seeds take some 10 minutes on two 
 is found soon, and up to an hour where one strategy finds nothing. Ctrl-C keeps what was measured.
 """
 
-import argparse
 import json
 import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import usage
 
 from dflash_min.errors import UsageError
 from harness.schedule.options import MOST_JOBS, ScheduleOptions
@@ -155,30 +156,26 @@ def summary(measured: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is no number from {least:g} to {most:g}")
-        return value
-
-    return read
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    count = _number(1, 10_000)
+def _parser():
+    parser = usage.parser(__doc__)
     parser.add_argument("--python", default=sys.executable, help="whose torch is to be searched")
-    parser.add_argument("--seeds", type=count, default=5, help="searches a strategy")
-    parser.add_argument("--budget-s", type=_number(1, 1e6), default=600.0, help="seconds a search")
-    parser.add_argument("--strategy", action="append", choices=STRATEGIES, help="only this one")
-    parser.add_argument("-j", type=_number(1, MOST_JOBS), default=1, metavar="N", help="at a time")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there")
+    parser.add_argument("--seeds", type=usage.whole(1, 10_000), default=5, help="of each strategy")
+    parser.add_argument(
+        "--budget-s", type=usage.decimal(1, 1_000_000), default=600.0, help="seconds a search"
+    )
+    parser.add_argument(
+        *("--strategy", "--strategies"),
+        dest="strategies",
+        nargs="+",
+        action="extend",
+        choices=STRATEGIES,
+        metavar="NAME",
+        help=f"only these, of {', '.join(STRATEGIES)}",
+    )
+    parser.add_argument(
+        *("-j", "--jobs"), type=usage.whole(1, MOST_JOBS), default=1, help="runs at a time"
+    )
+    parser.add_argument("--json", type=usage.writable, help="write the figures to this file too")
     return parser
 
 
@@ -191,12 +188,12 @@ def main() -> int:
         check_torch(python, needed=True)
     except UsageError as error:
         parser.error(str(error))
-    bench = Bench(options.python, python.torch, options.budget_s, int(options.j))
+    bench = Bench(options.python, python.torch, options.budget_s, options.jobs)
     measured: list[Measured] = []
     code = 0
     try:
-        for name in options.strategy or STRATEGIES:
-            for seed in range(int(options.seeds)):
+        for name in dict.fromkeys(options.strategies or STRATEGIES):
+            for seed in range(options.seeds):
                 measured.append(bench.search(name, seed))
                 print(measured[-1].said, flush=True)
                 if options.json:

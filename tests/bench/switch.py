@@ -11,6 +11,10 @@ import logging
 import sys
 from types import FunctionType
 
+import usage
+
+usage.under_the_watch(__doc__, "python tests/bench/price.py")
+
 from _compile_race_child import following
 from _compile_race_child import torch_symbols as symbols
 

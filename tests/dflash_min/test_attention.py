@@ -142,7 +142,9 @@ def output_and_gradients(attend, qkv: list[Tensor]) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, qkv, cotangent.to(out.dtype))]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str
+)
 def test_compiled_attention_equals_sdpa_with_gradients(dtype, compiled_graphs) -> None:
     qkv, anchors, keep = attention_inputs(dtype)
     block_mask = build_block_mask(anchors, keep, 70, 4, "cpu")
@@ -238,7 +240,7 @@ def drafter(*, kv_heads: int = 2, head_dim: int = 8, checkpoint_layers: bool = T
 # two key heads; as many keys as the projection of v is wide.
 @pytest.mark.parametrize(
     ("kv_heads", "head_dim", "count"),
-    [(2, 8, 8), (2, 128, 8)],
+    [(2, 8, 8), pytest.param(2, 128, 8, marks=pytest.mark.slow)],
 )
 def test_no_length_recompiles_after_a_warm_up_at_two(
     kv_heads, head_dim, count, compiled_graphs

@@ -32,12 +32,16 @@ def ignore(report):
     [
         ({"warmup": "none"}, 0, 1),
         ({"warmup": "no_grad"}, 1, 1),
-        ({"warmup": "inference_mode"}, 1, 1),
+        pytest.param({"warmup": "inference_mode"}, 1, 1, marks=pytest.mark.slow),
         ({"warmup": "grad_forward"}, 1, 0),
         ({"warmup": "grad"}, 1, 0),
         # One length says nothing of others where sizes turn symbolic only on a change.
         ({"warmup": "grad", "dynamic": "auto", "warmup_lens": (64,)}, 1, 1),
-        ({"warmup": "grad", "dynamic": "false", "shapes": "fixed", "warmup_lens": (128,)}, 1, 0),
+        pytest.param(
+            {"warmup": "grad", "dynamic": "false", "shapes": "fixed", "warmup_lens": (128,)},
+            *(1, 0),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
 )

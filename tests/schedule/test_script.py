@@ -1,6 +1,7 @@
 """Scripts that show a race by themselves, made from recorded runs under the named plans."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,18 @@ from harness.schedule.plan import Delays, Plan, parse_plan
 from harness.schedule.script import MOST_LINES, NoScript, Parts, script_for
 from harness.timeline.recording import Recording
 
+FORKED = """
+import os, sys
+import torch._dynamo, torch._inductor.compile_fx, torch.fx
+from torch.nn.attention import flex_attention
+
+for path in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        exec(compile(open(path).read(), path, "exec"), globals())  # dynamo asks for __main__
+        sys.exit()
+    print(path, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 CLEAN = """
 import os, sys
 assert not [name for name in os.environ if name.startswith("PYTHON")]
@@ -60,11 +73,41 @@ def has_defect(code: str) -> bool:
     return SINCE.get(code, version) <= version <= UNTIL.get(code, version)
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """A script for each named plan."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / EVENTS).write_text("")
+    made = {}
+    for name in NAMED:
+        script = script_for([finding(CODES[name])], NAMED[name], Recording(folder), PARTS)
+        path = folder / f"{name}.py"
+        path.write_text(script.text)
+        made[name] = path, script
+    return made
+
+
+@pytest.fixture(scope="module")
+def forked(scripts):
+    """Each script's last line and exit code, from processes forked where torch is loaded."""
+    paths = [str(path) for path, _ in scripts.values()]
+    command = [sys.executable, "-I", "-c", FORKED, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    said = dict.fromkeys(scripts, "")
+    words: list[str] = []
+    for line in done.stdout.splitlines():
+        path, _, code = line.rpartition(" ")
+        if path in paths:
+            said[Path(path).stem] = f"{words[-1] if words else ''} {code}"
+            words.clear()
+        else:
+            words.append(line)
+    return said, done.stderr
+
+
 @pytest.mark.parametrize("name", NAMED)
-def test_each_named_plan_has_a_script_of_torch_alone_that_reproduces(
-    name, nothing, tmp_path
-) -> None:
-    script = script_for([finding(CODES[name])], NAMED[name], nothing, PARTS)
+def test_each_named_plan_has_a_script_of_torch_alone_that_reproduces(name, scripts, forked) -> None:
+    _, script = scripts[name]
     assert script.code == CODES[name]
     lines = script.text.splitlines()
     assert len(lines) <= MOST_LINES
@@ -78,8 +121,14 @@ def test_each_named_plan_has_a_script_of_torch_alone_that_reproduces(
         )
     }
     assert imported <= {"torch", "threading", "sys", "time"}
-    path = tmp_path / "repro.py"
-    path.write_text(script.text)
+    said, stderr = forked
+    expected = "reproduced 1" if has_defect(script.code) else "not reproduced 0"
+    assert said[name] == expected, stderr
+
+
+@pytest.mark.slow
+def test_a_script_reproduces_from_a_fresh_interpreter(scripts) -> None:
+    path, script = scripts["stampede"]
     assert run_script(path, sys.executable) is has_defect(script.code)
 
 
@@ -112,6 +161,12 @@ def test_traces_that_cross_are_the_patchers_race_whatever_is_named_first(nothing
     found = [finding("CR302"), finding("CR308")]
     assert script_for(found, NAMED["fx-patcher"], nothing, PARTS).code == "CR308"
     assert script_for(found, NAMED["fx-flag-sticky"], nothing, PARTS).code == "CR302"
+
+
+def test_what_a_schedule_is_about_goes_before_what_else_came_of_it(nothing) -> None:
+    found = [finding("CR101"), finding("CR301"), finding("CR303", root=False)]
+    assert script_for(found, NAMED["stampede"], nothing, PARTS).code == "CR303"
+    assert script_for(found, NAMED["fx-flag"], nothing, PARTS).code == "CR301"
 
 
 @pytest.mark.parametrize(
