@@ -22,7 +22,8 @@ class Arrival:
     Attributes:
         thread: ``main``; ``t1``, ``t2`` ... as the program started them; a capital letter for one
             that it did not start (autograd's).
-        point, edge: where; an instant counts as ``enter``.
+        point, edge: where; an instant counts as ``enter``. Where ``arrivals`` was asked for events
+            by their seq, also a point that no hold can name.
         t: nanoseconds.
         after_warmup: once the program had said that its warm-up was over, or else once it had
             started a thread.
@@ -45,6 +46,11 @@ class Arrival:
         """Point and edge."""
         return self.point, self.edge
 
+    @property
+    def can_be_held(self) -> bool:
+        """Whether a hold can name the point."""
+        return self.point in _POINTS
+
 
 @dataclass(slots=True)
 class _Raw:
@@ -63,6 +69,7 @@ class _Reader:
     """Reads one process's events: those of the process that the first header is of."""
 
     implied: bool
+    also: frozenset[int] = frozenset()
     pid: int | None = None
     labels: dict[int, str] = field(default_factory=dict)
     starts: list[tuple[int, int, int]] = field(default_factory=list)
@@ -89,6 +96,8 @@ class _Reader:
             self._arrived(_Raw(event.tid, (point, edge), event.t_ns, event.seq))
             if self.implied and edge != event.edge:
                 self.ends.append((self.raw[-1], (point, "exit")))
+        elif event.seq in self.also:
+            self.raw.append(_Raw(event.tid, (point, event.edge), event.t_ns, event.seq))
 
     def arrivals(self) -> list[Arrival]:
         self.raw += self.passed.values()
@@ -162,17 +171,20 @@ class _Reader:
         return label
 
 
-def arrivals(recording: Recording, *, implied: bool = False) -> list[Arrival]:
+def arrivals(
+    recording: Recording, *, implied: bool = False, also: Iterable[int] = ()
+) -> list[Arrival]:
     """The arrivals of the main process's threads, in order of time.
 
     Args:
         recording: a run.
         implied: with the ends of what was recorded as an instant: of calls, say.
+        also: with the events that have these seqs, at whatever point they are.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    reader = _Reader(implied)
+    reader = _Reader(implied, frozenset(also))
     for event in recording.events():
         reader.add(event)
     return reader.arrivals()

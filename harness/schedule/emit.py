@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.diagnosis.report import Report
 from harness.events.files import write_whole
 from harness.schedule.plan import Schedule
-from harness.schedule.script import NoScript, Parts, script_for
+from harness.schedule.script import NoScript, Parts, Script, script_for
 from harness.timeline.recording import Recording
 
 SCRIPT = "repro.py"
@@ -57,8 +57,8 @@ class Emitted:
         )
 
 
-def emit_script(path: Path, forced: Forced, interpreter: str, times: int = TIMES) -> Emitted:
-    """Write the script of what a schedule forced, and run it ``times`` times.
+def write_script(path: Path, forced: Forced) -> Script:
+    """Write the script of what a schedule forced.
 
     Raises:
         NoScript: there is none for it; why, in words.
@@ -68,6 +68,15 @@ def emit_script(path: Path, forced: Forced, interpreter: str, times: int = TIMES
     findings = [f for f in forced.report.findings if main is not None and f.pid == main.pid]
     script = script_for(findings, forced.schedule, forced.recording, forced.parts)
     write_whole(path, script.text)
+    return script
+
+
+def emit_script(path: Path, forced: Forced, interpreter: str, times: int = TIMES) -> Emitted:
+    """Write the script of what a schedule forced, and run it ``times`` times.
+
+    Raises what ``write_script`` does.
+    """
+    script = write_script(path, forced)
     answers = [run_script(path, interpreter) for _ in range(times)]
     return Emitted(
         path=path,

@@ -160,9 +160,10 @@ def _script(
 
 def _made_smaller(job: Explored[Spec], small: Minimised[Spec]) -> str:
     token = job.token_of(small.smallest.spec, small.smallest.plan)
+    free = f"\n  unforced  {small.free} of {small.free} runs show it too" if small.free else ""
     return (
         f"  smallest  {small.smallest.plan} ({small.state} after {small.runs} runs)\n"
-        f"  again     python -m {job.prog} --schedule-token {token}"
+        f"  again     python -m {job.prog} --schedule-token {token}{free}"
     )
 
 

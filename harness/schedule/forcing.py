@@ -1,6 +1,6 @@
 """From a finding to a plan that forces it: holds where its evidence lies, in order of time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from harness.diagnosis.report import Finding
 from harness.schedule.arrivals import Arrival, Places, arrivals
@@ -15,7 +15,9 @@ def forcing_plans(
 
     A thread that was inside something (a compile, a trace) when another one's evidence was recorded
     has to stay inside for it, so the end of what it was inside of is made to wait as well: for the
-    other thread to have come by, and, in the tightest plans, to have gone on from there.
+    other thread to have come by, and, in the tightest plans, to have gone on from there. Evidence
+    that was recorded where no thread can be held, a flag that was read, say, lies between two
+    arrivals of its thread: both are made to happen while the other thread is inside.
 
     Args:
         findings: of the recording, roots first.
@@ -25,13 +27,20 @@ def forcing_plans(
     Raises:
         OSError: the recording cannot be read.
     """
-    found = arrivals(recording, implied=True)
+    findings = list(findings)
+    seqs = [seq for finding in findings for seq in finding.evidence]
+    seen = arrivals(recording, implied=True, also=seqs)
+    found = [arrival for arrival in seen if arrival.can_be_held]
+    between = {arrival.seq: arrival for arrival in seen if not arrival.can_be_held}
     places = Places(found)
     by_seq = {arrival.seq: arrival for arrival in found if not arrival.implied}
     held = [arrival for arrival in found if arrival.held]
     plans: list[Plan] = []
     for finding in findings:
         evidence = list(dict.fromkeys(by_seq[seq] for seq in finding.evidence if seq in by_seq))
+        for seq in finding.evidence:
+            if seq in between:
+                plans += _meanwhile(places, evidence, between[seq])
         inside = _ends(places, evidence)
         closed = list(dict.fromkeys([*evidence, *inside]))
         left = [*closed, *(_leaving(places, evidence) if inside else ())]
@@ -45,6 +54,23 @@ def forcing_plans(
     if own is not None and own.holds:
         plans.append(own)
     return list(dict.fromkeys(plans))
+
+
+def _meanwhile(places: Places, evidence: list[Arrival], seen: Arrival) -> Iterator[Plan]:
+    """Plans in which a thread goes past ``seen``, where it cannot be held, with another inside."""
+    own = [arrival for arrival in places.of(seen.thread) if not arrival.implied]
+    before = next((a for a in reversed(own) if a.t <= seen.t), None)
+    after = next((a for a in own if a.t > seen.t), None)
+    if before is None or after is None:
+        return
+    for enter in evidence:
+        leave = places.span_end(enter) if enter.edge == "enter" else None
+        if enter.thread == seen.thread or leave is None or not enter.t <= seen.t <= leave.t:
+            continue
+        holds = places.holds([enter, before, after, leave])
+        # Whoever is inside may have the compile lock: the other one must not need it.
+        if not leave.implied and not any(hold.is_behind_lock for hold in holds[1:3]):
+            yield Plan(holds)
 
 
 def _ends(places: Places, evidence: list[Arrival]) -> list[Arrival]:

@@ -1,7 +1,11 @@
-"""Makes a schedule and its program smaller while the root causes and the verdict stay the same."""
+"""Makes a schedule and its program smaller while the root causes and the verdict stay the same.
+
+A schedule stays one: the last two holds are never left out. Whether it shows with no schedule as
+well is asked at the end, since what runs cannot tell then is which holds it is that force it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Literal
 
@@ -49,6 +53,8 @@ class Minimised(Generic[Spec]):
         verdict: the verdict that both come to.
         runs: how many runs that took.
         attempts: what was tried, in order.
+        free: the smallest case showed the same with no schedule, in that many runs out of as many;
+            0: it did not, or there were no runs left.
     """
 
     state: Literal["minimal", "out of runs", "not reproduced"]
@@ -58,6 +64,7 @@ class Minimised(Generic[Spec]):
     verdict: str
     runs: int
     attempts: tuple[Attempt, ...]
+    free: int = 0
 
 
 def minimise(
@@ -80,8 +87,7 @@ def minimise(
         reductions: the program's knobs, in the order in which to turn them; none: it has none.
         max_runs: so many runs at most.
         confirm: so many runs in a row have to show the same for a variant to be taken.
-        confirm_free: the same for one without holds, where a race that is likely in any case would
-            pass for certain.
+        confirm_free: the same for one without holds.
         on_attempt: called for each variant that was tried.
     """
     search = _Minimiser(wanted, runner_for, max_runs, (confirm, confirm_free), on_attempt)
@@ -94,6 +100,7 @@ def minimise(
             search.reduce(case, reductions)
     except OutOfRuns:
         state = "out of runs"
+    free = state == "minimal" and search.shows_without_holds()
     return Minimised(
         state=state,
         original=case,
@@ -102,6 +109,7 @@ def minimise(
         verdict=wanted.verdict,
         runs=search.runs,
         attempts=tuple(search.attempts),
+        free=confirm_free if free else 0,
     )
 
 
@@ -171,6 +179,15 @@ class _Minimiser(Generic[Spec]):
         self._on_attempt(attempt)
         return kept
 
+    def shows_without_holds(self) -> bool:
+        """Whether the smallest case shows it with no schedule, as far as the runs left tell."""
+        if self.best is None or not self.best.plan.holds:
+            return False
+        try:
+            return self.shows(Case(replace(self.best.plan, holds=()), self.best.spec), "no holds")
+        except OutOfRuns:
+            return False
+
     def _take(self, case: Case[Spec], what: str) -> bool:
         if not self.shows(case, what):
             return False
@@ -189,7 +206,7 @@ class _Minimiser(Generic[Spec]):
             smaller = False
             for what, holds in _without(case.plan):
                 candidate = Case(constraining(holds, case.plan), case.spec)
-                if candidate != case and self._take(candidate, what):
+                if candidate.plan.holds and self._take(candidate, what):
                     case, smaller = candidate, True
                     break
         return case
@@ -207,10 +224,7 @@ class _Minimiser(Generic[Spec]):
 
 
 def _without(plan: Plan) -> Iterator[tuple[str, tuple[Hold, ...]]]:
-    """What a plan has without one thing: everything, a thread, a hold; the larger things first."""
-    if not plan.holds:
-        return
-    yield "no holds", ()
+    """What a plan has without one thing: a thread, a hold; the larger things first."""
     if len(plan.threads) > 2:
         for thread in plan.threads:
             yield f"without {thread}", tuple(h for h in plan.holds if h.thread != thread)

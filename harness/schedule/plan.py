@@ -27,7 +27,7 @@ class Plan:
         name: what it is called, such as ``fx-flag``.
         note: what it is for.
         apart: one thread is out of everything that it was inside of at a hold before another
-            thread's hold is passed; for controls.
+            thread's hold is passed, which is not reached otherwise; for controls.
 
     Raises:
         UsageError: at construction, for anything else, in one line.

@@ -31,12 +31,18 @@ class _Template:
     """A template, and what a schedule has to be like for its race to be the template's.
 
     ``points``: the schedule names one of them. ``crossing``: whether two of its threads are held in
-    FX traces; None: it does not matter.
+    FX traces; None: it does not matter. ``own``: a schedule that names one of these is about this
+    race, whatever else came of it.
     """
 
     file: str
     points: frozenset[str]
     crossing: bool | None = None
+    own: frozenset[str] = frozenset()
+
+    def is_meant(self, plan: Plan) -> bool:
+        """Whether the schedule is about this race."""
+        return any(hold.point in self.own for hold in plan.holds)
 
     def fits(self, plan: Plan) -> bool:
         """Whether the race may be this one."""
@@ -49,7 +55,11 @@ _TEMPLATES: Mapping[str, _Template] = MappingProxyType(
     {
         "CR301": _Template("fx_flag.py.j2", _TRACING),
         "CR302": _Template("fx_flag_sticky.py.j2", _TRACING, crossing=False),
-        "CR303": _Template("stampede.py.j2", frozenset({"lock_wait", "dynamo_compile"})),
+        "CR303": _Template(
+            "stampede.py.j2",
+            frozenset({"lock_wait", "dynamo_compile"}),
+            own=frozenset({"lock_wait"}),
+        ),
         "CR304": _Template("is_compiling.py.j2", _TRACING | {"wrapper"}),
         "CR308": _Template("fx_patcher.py.j2", _TRACING, crossing=True),
         "CR310": _Template("fx_annotation.py.j2", _TRACING | {"block_mask"}),
@@ -96,7 +106,7 @@ def script_for(
     """Make the script of what a schedule forced.
 
     Of what was found it takes the first that has a template and that the schedule's holds can
-    force, roots before what follows from them.
+    force: the one that the schedule is about, roots before what follows from them.
 
     Args:
         findings: of the run, in the report's order.
@@ -108,7 +118,9 @@ def script_for(
         NoScript: nothing was found, there are no holds, or no template is about it.
         OSError: the recording cannot be read.
     """
-    found = sorted(findings, key=lambda finding: not finding.root)
+    found = sorted(
+        findings, key=lambda finding: (not _is_meant(finding, schedule), not finding.root)
+    )
     if not found:
         raise NoScript("nothing was found")
     if not isinstance(schedule, Plan) or not schedule.holds:
@@ -123,6 +135,11 @@ def script_for(
         f"there is no template for {codes} under {schedule}; there is one for "
         f"{', '.join(_TEMPLATES)}"
     )
+
+
+def _is_meant(finding: Finding, schedule: Schedule | None) -> bool:
+    template = _TEMPLATES.get(finding.code)
+    return template is not None and isinstance(schedule, Plan) and template.is_meant(schedule)
 
 
 def _from_recording(finding: Finding, recording: Recording, parts: Parts) -> Parts:

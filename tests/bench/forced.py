@@ -68,6 +68,11 @@ def body_of(name: str, torch: tuple[int, int]) -> str:
     return "fx-flag-compile" if name == "fx-flag" and torch < (2, 13) else name
 
 
+def has_defect(name: str, torch: str) -> bool:
+    """Whether this version of torch has what the plan forces."""
+    return RACES[name].since <= minor(torch) <= RACES[name].until
+
+
 def minor(version: str) -> tuple[int, int]:
     """``2.13.0+cpu`` as (2, 13)."""
     major, of, *_ = version.split(".")
@@ -175,7 +180,7 @@ class Bench:
             name,
             RACES[name].code,
             python.torch,
-            RACES[name].since <= minor(python.torch) <= RACES[name].until,
+            has_defect(name, python.torch),
             {kind: Count(options.count) for kind in KINDS},
         )
         plan = NAMED[name]
@@ -188,7 +193,7 @@ class Bench:
         self._options = options
         body = body_of(name, minor(python.torch))
         self._command = (python.path, str(PROGRAM), body, options.device)
-        self._runner = ProcessRunner(out, self._launch)
+        self.runner = ProcessRunner(out, self._launch)
 
     def run(self) -> None:
         """Make all runs, the three kinds in turn.
@@ -206,7 +211,7 @@ class Bench:
             for future in as_completed(futures):
                 self._count(futures[future], *future.result())
         finally:
-            self._runner.stop()
+            self.runner.stop()
             pool.shutdown(cancel_futures=True)
             self.row.seconds = time.monotonic() - began
 
@@ -226,9 +231,9 @@ class Bench:
         return self.row.code in outcome.codes and (kind == "natural" or outcome.followed)
 
     def _one(self, kind: str) -> tuple[Outcome, bool]:
-        outcome = self._runner.run(self._schedules[kind], 0)
+        outcome = self.runner.run(self._schedules[kind], 0)
         ended = read_ended(self._out / outcome.folder)
-        self._runner.drop(outcome)
+        self.runner.drop(outcome)
         return outcome, ended is not None and ended.deadline_hit
 
     def _launch(self, schedule: Schedule, folder: Path, slot: int) -> Launch:
@@ -243,10 +248,16 @@ class Bench:
         )
 
 
-def options_of(argv):
-    """The command line; ends the command for one that does not fit."""
+def options_of(argv, about=__doc__, count=50):
+    """The command line, here and of ``scripts.py``; ends the command for one that does not fit.
+
+    Args:
+        argv: the words, or None for the process's.
+        about: the bench's docstring.
+        count: runs of each kind if --count is not given.
+    """
     known = sorted(RACES)
-    parser = usage.parser(__doc__)
+    parser = usage.parser(about)
     parser.add_argument(
         *("--plan", "--plans"),
         dest="plans",
@@ -257,7 +268,7 @@ def options_of(argv):
         help=f"only these, of {', '.join(known)}",
     )
     parser.add_argument(
-        *("--count", "--runs"), type=usage.whole(1, 100_000), default=50, help="runs of each kind"
+        *("--count", "--runs"), type=usage.whole(1, 100_000), default=count, help="runs of each"
     )
     parser.add_argument(
         *("-j", "--jobs"), type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
@@ -273,6 +284,8 @@ def options_of(argv):
     parser.add_argument("--json", type=usage.writable, help="write the counts to this file as well")
     options = parser.parse_args(argv)
     options.plans = list(dict.fromkeys(options.plans or RACES))
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
         python = inspect(options.python)
         check_torch(python, needed=True)
@@ -281,17 +294,19 @@ def options_of(argv):
     return options, python
 
 
+def machine(python: Interpreter, options) -> str:
+    """Where the runs are made, in one line."""
+    return (
+        f"torch {python.torch}, python {python.python}, {options.device}, {platform.machine()}, "
+        f"{os.cpu_count()} cores, {options.jobs} at a time, cold caches"
+    )
+
+
 def main(argv=None) -> int:
     """Make the runs and print a line for each plan; returns the exit code."""
     interrupts.be_usual()
     options, python = options_of(argv)
-    if options.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    print(
-        f"torch {python.torch}, python {python.python}, {options.device}, {platform.machine()}, "
-        f"{os.cpu_count()} cores, {options.jobs} at a time, cold caches\n{HEAD}",
-        flush=True,
-    )
+    print(f"{machine(python, options)}\n{HEAD}", flush=True)
     rows: list[Row] = []
     code = 0
     try:

@@ -95,11 +95,20 @@ def test_another_root_or_verdict_is_not_the_same() -> None:
     assert shows(result.smallest.plan, None) == WANTED
 
 
-def test_what_shows_without_holds_needs_none() -> None:
+def test_what_shows_without_holds_keeps_two_and_is_told() -> None:
     runner_for, runs = judged(lambda plan, spec: WANTED)
     result = minimise(Case(LONG, None), WANTED, runner_for)
-    assert result.smallest.plan.holds == ()
-    assert runs.count(Plan()) == 6
+    assert len(result.smallest.plan.holds) == 2
+    assert len(result.smallest.plan.threads) == 2
+    assert runs.count(Plan()) == result.free == 6
+    assert result.attempts[-1].what == "no holds"
+
+
+def test_what_needs_its_holds_is_not_said_to_show_without_them() -> None:
+    runner_for, runs = judged(shows_bug())
+    result = minimise(Case(LONG, None), WANTED, runner_for)
+    assert result.free == 0
+    assert runs.count(Plan()) == 1
 
 
 def test_what_does_not_show_again_is_not_touched() -> None:

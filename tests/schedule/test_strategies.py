@@ -271,6 +271,36 @@ def test_evidence_becomes_holds_with_one_thread_kept_inside(name, code, tightest
     assert all(len(plan.threads) > 1 for plan in plans)
 
 
+def read_while_compiling(folder, *, behind_lock):
+    """A thread reads ``is_compiling()``, between two points, while another one compiles."""
+    script = Script(folder)
+    one, two = (script.thread(MAIN + number, f"thread-{number}") for number in (1, 2))
+    script.call(two)
+    script.begin(one, "0/0")
+    script.add("is_compiling", two, {"compiling_tids": [one]})
+    if behind_lock:
+        script.wait(two, one, "exit")
+    else:
+        script.call(two)
+    script.end(one, "0/0")
+    recording = Recording(script.finish())
+    findings = [f for f in diagnose(recording).findings if f.code == "CR304"]
+    assert findings
+    return [plan.texts for plan in forcing_plans(findings, recording)]
+
+
+def test_what_is_read_between_two_points_is_kept_between_them_with_the_other_inside(
+    tmp_path,
+) -> None:
+    enter, leave = "t1:dynamo_compile:enter", "t1:dynamo_compile:exit"
+    plans = read_while_compiling(tmp_path / "run", behind_lock=False)
+    assert plans == [(enter, "t2:wrapper:enter", "t2:wrapper:enter", leave)]
+
+
+def test_nobody_has_to_come_behind_the_lock_while_another_is_inside(tmp_path) -> None:
+    assert read_while_compiling(tmp_path / "run", behind_lock=True) == []
+
+
 def test_a_plans_own_holds_are_kept_and_it_is_the_last_resort() -> None:
     recording = Recording(RECORDINGS / "block_mask")
     own = parse_plan(FX)
