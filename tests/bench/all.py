@@ -1,7 +1,7 @@
 """Every figure by one command: ``python tests/bench/all.py``, or ``--quick`` to see that all works.
 
 A bench that is missing or fails is named at the end, and the others are run all the same. Each has
---help, which says what it measures and how long that takes: together about five hours on two cores,
+--help, which says what it measures and how long that takes: together about eight hours on two cores,
 --quick a quarter of an hour.
 """
 
@@ -24,6 +24,10 @@ BENCHES = {
     "endings.py": (("--light", "1000", "--trainer", "60"), ("--light", "12", "--trainer", "1")),
     "races.py": (("--runs", "20"), ("--quick",)),
     "reliability.py": (("--runs", "20", "--cases"), ("--runs", "1")),
+    "forced.py": (("--count", "50", "-j", "2"), ("--count", "1", "--plan", "stampede")),
+    "scripts.py": (("--count", "20"), ("--count", "1", "--plans", "stampede")),
+    "search.py": ((), ("--budget-s", "60")),
+    "diagnose.py": (("--gib", "1"), ("--gib", "0.01")),
 }
 HOT_PATH = ("-m", "pytest", "-q", "-s", str(HERE / "test_hot_path.py"))
 
