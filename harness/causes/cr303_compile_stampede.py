@@ -49,7 +49,7 @@ EXPLANATION = Explanation(
     ),
     versions="all",
     needs=("compiles", "guards", "lock"),
-    may_follow=("CR1", "CR2", "CR306"),
+    may_follow=("CR1", "CR2", "CR306", "CR319"),
 )
 
 

@@ -44,7 +44,7 @@ EXPLANATION = Explanation(
     versions="all",
     upstream=("pytorch/pytorch#186537",),
     needs=("compiles", "guards", "eager"),
-    may_follow=("CR1", "CR20", "CR303"),
+    may_follow=("CR1", "CR20", "CR303", "CR319"),
 )
 
 _RAISED = "FailOnRecompileLimitHit"

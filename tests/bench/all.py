@@ -1,8 +1,8 @@
 """Every figure by one command: ``python tests/bench/all.py``, or ``--quick`` to see that all works.
 
 A bench that is missing or fails is named at the end, and the others are run all the same. Each has
---help, which says what it measures and how long that takes: together about eight hours on two cores,
---quick a quarter of an hour.
+--help, which says what it measures and how long that takes: together about eight hours on two
+cores, --quick a quarter of an hour.
 """
 
 import subprocess

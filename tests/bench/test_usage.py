@@ -27,7 +27,9 @@ def bench(words):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["all", "endings", "forced", "night", "price", "races", "scale", "scripts", "search"])
+@pytest.mark.parametrize(
+    "name", ["all", "endings", "forced", "night", "price", "races", "scale", "scripts", "search"]
+)
 def test_help_says_how_long_it_takes(name):
     done = bench(f"{name}.py --help")
     assert (done.returncode, done.stderr) == (0, "")

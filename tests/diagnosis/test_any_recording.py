@@ -85,8 +85,9 @@ def test_what_a_newer_recorder_adds_changes_nothing(name, tmp_path):
             lines.append({**event, "point": "quantum_leap", "seq": last})
     ended = ENDED[name]
     write(tmp_path, lines, None if ended is None else json.loads(ended))
-    for steady in (RECORDINGS / name).glob("steady-*.jsonl"):
-        shutil.copy(steady, tmp_path)
+    for pattern in ("steady-*.jsonl", "events-*.jsonl"):  # and other processes' recordings
+        for file in (RECORDINGS / name).glob(pattern):
+            shutil.copy(file, tmp_path)
     plain, newer = diagnose(RECORDINGS / name), diagnose(tmp_path)
     assert newer.findings == plain.findings
     assert newer.counts == plain.counts

@@ -27,6 +27,7 @@ ROOT = HERE.parent.parent
 CUT_PATH = re.compile(r"# [^ ]*(?:tests/recordings/programs|tests/cases|repro/programs)/")
 #: Scenarios' programs that are recorded as they are: the mode that fails and the one that is fixed.
 SCENARIOS = {
+    "cache_lookup": ("race", "fixed"),
     "checkpoint_mismatch": ("stance", "fixed"),
     "compiled_autograd": ("race", "locked"),
     "container_mutated": ("race", "copy"),

@@ -1,0 +1,31 @@
+"""CR319: a lookup misses an entry that another thread's hit moves meanwhile."""
+
+import pytest
+
+from .conftest import TORCH
+
+HEALTHY = ("cache_lookup.py", "serial", "fixed")
+TOLD = pytest.mark.skipif(TORCH < (2, 12), reason="torch 2.11 blames the backend: only a note")
+
+
+@TOLD
+def test_cache_lookup_race_fails(watch):
+    result = watch("cache_lookup.py", "race")
+    assert (result.verdict, result.roots) == ("found", {"CR319"})
+    assert result.count("compiles_after_warmup") == 1
+
+
+@TOLD
+def test_cache_lookup_race_happens_unforced(watch):
+    result = watch("cache_lookup.py", "natural")
+    assert (result.verdict, result.roots) == ("found", {"CR319"})
+
+
+def test_cache_lookup_race_control_one_thread_makes_the_same_calls(in_turn):
+    result = in_turn(*HEALTHY)
+    assert (result.verdict, result.count("compiles_after_warmup")) == ("clean", 0)
+
+
+def test_cache_lookup_race_fix_is_one_entry_for_each_function(in_turn):
+    result = in_turn(*HEALTHY)
+    assert (result.verdict, result.count("compiles_after_warmup")) == ("clean", 0)
