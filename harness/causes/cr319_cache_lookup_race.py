@@ -41,15 +41,18 @@ EXPLANATION = Explanation(
             "Let every code object that several threads call have one entry: `dynamic=True` or "
             "`mark_dynamic` for shapes that vary, or a function of its own, by its own `def`, for "
             "each kind of call (a closure or a second `torch.compile` of one function shares its "
-            "list). Or keep the list in one order: `_set_lru_cache(False)`, a private function of "
-            "torch's, before anything is compiled."
+            "list). Or keep the list in one order, before anything is compiled: "
+            "`torch._C._dynamo.eval_frame._set_lru_cache(False)`, which is private."
         ),
         snippet=(
             "compiled = torch.compile(step, dynamic=True)       # one entry for all lengths\n"
             "for length in lengths:\n"
             "    compiled(torch.randn(length))                  # still one"
         ),
-        seen_to_work="a function for each kind of call: torch 2.13.0 on CPU",
+        seen_to_work=(
+            "`dynamic=True` and `_set_lru_cache(False)`: torch 2.11.0, 2.13.0 and 2.14.1; a "
+            "function for each kind of call: 2.13.0 on CPU"
+        ),
     ),
     versions=(
         "seen on 2.11.0, 2.13.0 and 2.14.1. On 2.11 torch's reason is BACKEND_MATCH, which another "
