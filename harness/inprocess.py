@@ -3,7 +3,7 @@
 For notebooks, and for programs that cannot be started by ``python -m harness.watch``. It sees less
 than that: what was compiled before it began shows only as cache entries; nothing is left of it if
 the process dies; forked and spawned processes are not watched; and while it lasts each cached call
-costs about a microsecond more.
+costs one to two microseconds more (1.6 of 32 on torch 2.13.0+cpu, 1.8 of 26 on 2.11.0, two cores).
 """
 
 import contextlib

@@ -85,7 +85,6 @@ def _after(call: Uncovered, resets: Sequence[ResetSeen]) -> bool:
 def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered]) -> Found:
     tids = list(dict.fromkeys(call.tid for call in calls))
     name = history.code.name
-    waits = [call.wait for call in calls if call.wait is not None]
     # That nothing had been compiled before is said by nothing but the lack of an event.
     until = max(seq for call in calls for seq in seqs_of(call))
     whole = timeline.saw_all(until)
@@ -100,19 +99,8 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
     if not whole:
         text = f"Events are missing, so whether `{name}` had been warmed up is not known."
         statements.append(Statement(text, "unknown"))
-    if waits:
-        longest = max(((w.t1 or w.t0) - w.t0) / 1e9 for w in waits)
-        statements.append(
-            Statement(
-                f"{words.count(len(waits), 'call')} waited for dynamo's compile lock, "
-                f"{longest:.2f} s at most.",
-                "observed",
-                words.seqs(*(wait.seqs for wait in waits)),
-            )
-        )
     value = _value(calls)
-    if value is not None:
-        statements.append(value)
+    statements += [said for said in (_waited(calls), value) if said is not None]
     first, second = calls[0], next(call for call in calls if call.tid != calls[0].tid)
     # A call of these threads that misses later misses what no warm-up has made.
     threads = set(tids)
@@ -143,6 +131,20 @@ def _finding(timeline: Timeline, history: CodeHistory, calls: Sequence[Uncovered
             )
             for call, title in ((first, "called it first"), (second, "called it meanwhile"))
         ),
+    )
+
+
+def _waited(calls: Sequence[Uncovered]) -> Statement | None:
+    """How many of the calls waited for the compile lock, and how long; None: none did."""
+    waits = [call.wait for call in calls if call.wait is not None]
+    if not waits:
+        return None
+    longest = max(((wait.t1 or wait.t0) - wait.t0) / 1e9 for wait in waits)
+    return Statement(
+        f"{words.count(len(waits), 'call')} waited for dynamo's compile lock, "
+        f"{longest:.2f} s at most.",
+        "observed",
+        words.seqs(*(wait.seqs for wait in waits)),
     )
 
 

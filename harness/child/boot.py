@@ -110,7 +110,7 @@ def _recorder(settings: Settings) -> Recorder:
 
 
 def header(settings: Settings) -> dict[str, Any]:
-    """Return ``schema.HeaderData``: what is known without importing torch."""
+    """Return ``program.HeaderData``: what is known without importing torch."""
     torch, cuda = versions.torch_version()
     system = os.uname()
     return {

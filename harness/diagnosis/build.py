@@ -56,8 +56,8 @@ def diagnose(
         OSError: the folder cannot be read.
     """
     recording = source if isinstance(source, Recording) else Recording(source)
-    if expectations is None:
-        expectations = Expectations(recording.run.expected_threads if recording.run else None)
+    run = recording.run
+    expectations = expectations or Expectations(run.expected_threads if run else None)
     timelines = recording.timelines()
     explanations = [cause.EXPLANATION for cause in causes]
     found, notes = _ask_all(timelines, causes)
@@ -94,7 +94,7 @@ def diagnose(
         environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
-        replay=recording.run.replay if recording.run else "",
+        replay=run.replay if run else "",
         expected_threads=expectations.threads,
     )
     return _with_sections(report, timelines, found, accounted)

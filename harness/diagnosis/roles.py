@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from harness.events.schema import HeaderData
+from harness.events.program import HeaderData
 from harness.timeline.timeline import Timeline
 
 _LONGEST = 60

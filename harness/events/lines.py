@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from harness.events.files import open_regular
-from harness.events.schema import SCHEMA_VERSION, HeaderData
+from harness.events.program import HeaderData
+from harness.events.schema import SCHEMA_VERSION
 
 CHUNK = 1 << 20
 MAX_LINE = 32 << 20

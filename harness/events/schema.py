@@ -31,9 +31,21 @@ from harness.events.calls import (
 )
 from harness.events.graphs import CudaGraphData, ForkData
 from harness.events.memory import MemoryCapData, MemoryData, MemoryPeakData, OutOfMemoryData
+from harness.events.program import (
+    EndData,
+    FutureReadData,
+    GpuData,
+    HeaderData,
+    LeftOutData,
+    PhaseData,
+    ProbeData,
+    SaidData,
+    StepData,
+    ThreadErrorData,
+    ThreadStartData,
+)
 from harness.events.schedules import HoldPassData, ScheduleData
 from harness.events.values import (
-    ErrorLink,
     Frame,
     Int,
 )
@@ -64,50 +76,10 @@ class BaseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="point"):
     ident: Int = 0
 
 
-class HeaderData(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions are what is installed for the child's interpreter; empty if not found.
-
-    ``argv`` and ``env`` hold no secrets: they are masked. ``home`` is the user's home folder, which
-    reports shorten. ``made_from``: a watched program, or texts that one left behind.
-    ``in_process``: the watch began in a program that ran already. ``rank``: of a distributed run,
-    as its launcher says (RANK); empty if none does.
-    """
-
-    schema: Int
-    harness: str
-    python: str
-    torch: str
-    triton: str
-    cuda: str
-    platform: str
-    cpus: Int
-    argv: tuple[str, ...]
-    started_unix: float
-    compile_detail: bool
-    disabled_probes: tuple[str, ...] = ()
-    cache_dir: str = ""
-    cache_state: Literal["cold", "kept"] = "cold"
-    job_id: str = ""
-    rank: str = ""
-    memory_cap: Int | None = None
-    env: dict[str, str] = {}
-    home: str = ""
-    made_from: Literal["watch", "text"] = "watch"
-    in_process: bool = False
-
-
 class Header(BaseEvent, frozen=True, tag="header"):
     """First line of a process's recording."""
 
     data: HeaderData
-
-
-class ProbeData(msgspec.Struct, frozen=True, kw_only=True):
-    """``live``, or why not. ``idle``: the module that it patches was never imported."""
-
-    name: str
-    state: Literal["live", "missing", "failed", "disabled", "idle", "conflict"]
-    reason: str = ""
 
 
 class Probe(BaseEvent, frozen=True, tag="probe"):
@@ -116,30 +88,10 @@ class Probe(BaseEvent, frozen=True, tag="probe"):
     data: ProbeData
 
 
-class GpuData(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs that torch sees, once the program has initialised CUDA."""
-
-    names: tuple[str, ...]
-
-
 class Gpu(BaseEvent, frozen=True, tag="gpu"):
     """GPU names."""
 
     data: GpuData
-
-
-class ThreadStartData(msgspec.Struct, frozen=True, kw_only=True):
-    """``child_tid`` was started by the event's own thread; ``where`` is the creation stack.
-
-    ``number``: the so manieth thread that the program started, from 1; 0: not known.
-    ``child_ident``: what Python and faulthandler call the new thread; 0: not known.
-    """
-
-    child_tid: Int
-    name: str
-    daemon: bool = False
-    number: Int = 0
-    child_ident: Int = 0
 
 
 class ThreadStart(BaseEvent, frozen=True, tag="thread_start"):
@@ -152,32 +104,10 @@ class ThreadEnd(BaseEvent, frozen=True, tag="thread_end"):
     """The event's own thread is about to end."""
 
 
-class ThreadErrorData(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception that ended a thread, the program or a future's call.
-
-    ``via``: ``main`` (the program's uncaught exception), ``thread`` (a thread's), ``future`` (kept
-    in a ``concurrent.futures.Future``; ``future`` is its number). ``chain[0]`` is the exception.
-    Where it is one that a wrong current device can make: ``current_device`` is the thread's index
-    of it, once CUDA is initialised, and ``devices`` are those of the tensors in its frames.
-    """
-
-    via: Literal["main", "thread", "future"]
-    chain: tuple[ErrorLink, ...]
-    future: Int | None = None
-    current_device: Int | None = None
-    devices: tuple[str, ...] = ()
-
-
 class ThreadError(BaseEvent, frozen=True, tag="thread_error"):
     """A thread's error."""
 
     data: ThreadErrorData
-
-
-class FutureReadData(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asked the future for its result or exception, so its error was seen."""
-
-    future: Int
 
 
 class FutureRead(BaseEvent, frozen=True, tag="future_read"):
@@ -288,14 +218,6 @@ class BlockMask(BaseEvent, frozen=True, tag="block_mask"):
     data: BlockMaskData
 
 
-class StepData(msgspec.Struct, frozen=True, kw_only=True):
-    """One training step of the event's thread."""
-
-    step: Int
-    tokens: Int = 0
-    seconds: float = 0.0
-
-
 class IsCompiling(BaseEvent, frozen=True, tag="is_compiling"):
     """A thread took another's compile for its own (first per line and thread, powers of two)."""
 
@@ -306,12 +228,6 @@ class Step(BaseEvent, frozen=True, tag="step"):
     """A step that the workload announced."""
 
     data: StepData
-
-
-class PhaseData(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase's name, as the workload gave it."""
-
-    name: str
 
 
 class Phase(BaseEvent, frozen=True, tag="phase"):
@@ -332,23 +248,10 @@ class Invariants(BaseEvent, frozen=True, tag="invariants"):
     data: InvariantsData
 
 
-class LeftOutData(msgspec.Struct, frozen=True, kw_only=True):
-    """So many events of the point ``of`` were not written by now, since there are so many."""
-
-    of: str
-    count: Int
-
-
 class LeftOut(BaseEvent, frozen=True, tag="left_out"):
     """Events were left out to bound the recording (written at powers of two and at the end)."""
 
     data: LeftOutData
-
-
-class EndData(msgspec.Struct, frozen=True, kw_only=True):
-    """``exit_text``: what the program left with, if that was a text: ``sys.exit("no data")``."""
-
-    exit_text: str = ""
 
 
 class HoldPass(BaseEvent, frozen=True, tag="hold"):
@@ -385,12 +288,6 @@ class OutOfMemory(BaseEvent, frozen=True, tag="out_of_memory"):
     """A request for memory failed; ``where`` is where it was made."""
 
     data: OutOfMemoryData
-
-
-class SaidData(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a text that says something by its words alone."""
-
-    text: str
 
 
 class Said(BaseEvent, frozen=True, tag="said"):

@@ -89,19 +89,7 @@ def run_child(
     if stopped.is_set():
         raise StoppedError
     began = time.monotonic()
-    with log.open("wb") as out:
-        try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot start {command[0]}: {error.strerror}") from error
+    process = _start(command, cwd, environment, log)
     hung_at, stacks = None, ""
     try:
         while process.poll() is None:
@@ -124,6 +112,25 @@ def run_child(
         seconds=round(time.monotonic() - began, 2),
         log=log,
     )
+
+
+def _start(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """The process, in a session of its own, with all its output in ``log``."""
+    with log.open("wb") as out:
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

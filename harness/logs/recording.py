@@ -14,7 +14,7 @@ import msgspec
 
 from harness import __version__
 from harness.child.privacy import mask
-from harness.events import schema
+from harness.events import program, schema
 from harness.events.calls import CompileData, GuardMissData, LockWaitData, WrapperData
 from harness.events.ended import write_ended
 from harness.events.files import EVENTS, writing_whole
@@ -106,7 +106,7 @@ class _Events:
             yield from self._of(fact)
         yield from self._close()
         for kind, number in self._process.left_out.items():
-            data = schema.LeftOutData(of=_MESSAGES[kind], count=number)
+            data = program.LeftOutData(of=_MESSAGES[kind], count=number)
             yield self._event(schema.LeftOut, self._pid, None, data=data)
 
     def _of(self, fact: Fact) -> Iterator[schema.Event]:
@@ -133,7 +133,7 @@ class _Events:
                 return
 
     def _header(self) -> schema.Header:
-        data = schema.HeaderData(
+        data = program.HeaderData(
             schema=schema.SCHEMA_VERSION,
             harness=__version__,
             python="",
@@ -215,13 +215,13 @@ class _Events:
                 )
             )
         main = fact.thread in {"", "MainThread"}
-        data = schema.ThreadErrorData(via="main" if main else "thread", chain=tuple(chain))
+        data = program.ThreadErrorData(via="main" if main else "thread", chain=tuple(chain))
         tid = self._pid if main else self._tid(fact.thread)
         yield self._event(schema.ThreadError, tid, fact.place, data=data)
 
     def _said(self, place: Place, text: str, thread: str) -> schema.Said:
         tid = self._tid(thread) if thread else self._pid
-        return self._event(schema.Said, tid, place, data=schema.SaidData(text=text))
+        return self._event(schema.Said, tid, place, data=program.SaidData(text=text))
 
     def _dump(self, fact: Dump) -> Iterator[schema.Event]:
         """Of a dump, the compile under way and who waits for its lock."""

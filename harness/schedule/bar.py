@@ -15,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 
 from harness.schedule.minimise import Attempt
 from harness.schedule.results import Reported, SearchResult
@@ -23,7 +24,28 @@ _LINES = 10
 """Off a terminal, so many lines say how far it is, besides one for each find."""
 
 
-class Bar:
+class _Display:
+    """What rich shows for as long as a block lasts; off a terminal nothing."""
+
+    def __init__(self, shown: Progress | Status | None) -> None:
+        self._shown = shown
+
+    def __enter__(self) -> Self:
+        if self._shown is not None:
+            self._shown.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+
+class Bar(_Display):
     """Progress of a search on stderr; a context manager."""
 
     def __init__(self, prog: str, total: int) -> None:
@@ -46,20 +68,7 @@ class Bar:
                 transient=True,
             )
             self._task = self._progress.add_task(prog, total=total, counts="")
-
-    def __enter__(self) -> Self:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        super().__init__(self._progress)
 
     def show(self, result: SearchResult) -> None:
         """Show the counts."""
@@ -82,7 +91,7 @@ class Bar:
             print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
 
 
-class Shrinking:
+class Shrinking(_Display):
     """Progress of minimising on stderr; a context manager."""
 
     def __init__(self, prog: str) -> None:
@@ -90,20 +99,7 @@ class Shrinking:
         self._tried = 0
         console = Console(stderr=True)
         self._status = console.status(f"{prog}: making it smaller") if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        super().__init__(self._status)
 
     def show(self, attempt: Attempt) -> None:
         """Show one variant that was tried."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from harness.child.torch_files import FLEX_FILES, HOP_WRAPPER
 from harness.events.calls import CompileDetailData
 from harness.events.ended import Ended
+from harness.events.program import ProbeData
 from harness.events.schedules import ScheduleData
-from harness.events.schema import Header, Invariants, ProbeData
+from harness.events.schema import Header, Invariants
 from harness.timeline import lives
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import Judgement, judge_all

@@ -27,7 +27,7 @@ PROCESSES = {
     "events-12.jsonl": (12, {"rank": "1"}),
     "events-13.jsonl": (13, {}),
     "events-14.jsonl": (14, {"argv": ["python", "-c", "from multiprocessing.spawn import x"]}),
-    "events-15.jsonl": (15, {"argv": ["python", "-W", "ignore", "/work/eval.py", "x"]}),
+    "events-15.jsonl": (15, {"argv": ["python", "-W", "ignore", "/home/user/eval.py", "x"]}),
     "events-16.jsonl": (16, {"argv": ["python", "-m", "pack.score"]}),
 }
 EXPECTED = {

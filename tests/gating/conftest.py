@@ -52,7 +52,7 @@ def minor():
     return look().minor
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _lean():
     """Pytest's own start is most of what these tests cost, and no CI is told of what is made up."""
     with pytest.MonkeyPatch.context() as patch:

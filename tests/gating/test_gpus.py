@@ -176,7 +176,8 @@ def test_workers_of_pytest_are_pinned_and_no_two_tests_hold_one_gpu(tmp_path, mo
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
 
 
-def test_gpus_that_were_asked_for_have_to_be_there(tmp_path) -> None:
+def test_gpus_that_were_asked_for_have_to_be_there(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")  # the scenarios' hooks pin this worker
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_a.py").write_text("def test_a(): pass\n")
     command = [sys.executable, "-m", "pytest", "--compile-race-require-gpu", "3", str(tmp_path)]

@@ -18,6 +18,14 @@ def dynamo_is_imported() -> None:
     torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(1))
 
 
+@pytest.fixture(autouse=True)
+def threads_begin_as_main_is() -> None:
+    """New threads get the number that any thread has set last, and other tests' threads have."""
+    import torch
+
+    torch.set_num_threads(torch.get_num_threads())
+
+
 @pytest.fixture
 def make() -> Callable[..., Any]:
     """A new compiled function of a tensor, of a code object that nothing was compiled for."""

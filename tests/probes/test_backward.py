@@ -59,7 +59,15 @@ def test_a_failing_one_keeps_the_error(watched):
 
 
 def test_backward_calls_are_counted_per_thread_in_powers_of_two(watched):
-    assert [event.data.count for event in watched.of(schema.Backward, "broken")] == [*range(1, 9)]
+    events = watched.of(schema.Backward, "broken")
+    assert [event.data.count for event in events if not event.data.error] == [*range(1, 9)]
+
+
+def test_a_backward_that_fails_is_told_with_its_error_and_counted_once(watched):
+    (failed,) = [e for e in watched.of(schema.Backward, "broken") if e.data.error]
+    assert "no backward today" in failed.data.error
+    assert failed.data.count == 1
+    assert failed.data.in_backward_tids == ()
     assert [event.data.count for event in watched.of(schema.Backward, "trainer")] == [1]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.child.recorder import Recorder
-from harness.events import schema
+from harness.events import program, schema
 from harness.events.values import Code, ErrorLink, Frame
 from harness.render.perfetto import TRACE, write_trace
 from harness.timeline.recording import Recording
@@ -170,10 +170,10 @@ def test_an_outer_end_closes_what_is_open_inside_it_and_a_stray_end_nothing(make
 
 def test_steps_have_a_track_beside_their_thread_and_never_overlap(make, tmp_path) -> None:
     def step(t, number, seconds, tid):
-        data = schema.StepData(step=number, seconds=seconds, tokens=8)
+        data = program.StepData(step=number, seconds=seconds, tokens=8)
         return make(schema.Step, t, tid, data=data)
 
-    header = make(schema.Header, 0, data=schema.HeaderData(**HEADER))
+    header = make(schema.Header, 0, data=program.HeaderData(**HEADER))
     steps = [step(10_000, 0, 0.008, 2), step(11_000, 0, 0.001, 3), step(19_000, 1, 0.0095, 2)]
     trace = trace_of(tmp_path, header, steady=steps)
     assert [(s.began, s.ended, s.args["step"]) for s in trace.asides[1, "step", "step 2"]] == [
@@ -189,7 +189,7 @@ def test_samples_of_memory_are_counters_of_their_device(make, tmp_path) -> None:
         return make(schema.Memory, t, data=data)
 
     steady = [sample(10, "cuda:0", 5, 8), sample(11, "cpu", 3), sample(30, "cuda:0", 7, 8)]
-    header = make(schema.Header, 0, data=schema.HeaderData(**HEADER))
+    header = make(schema.Header, 0, data=program.HeaderData(**HEADER))
     trace = trace_of(tmp_path, header, steady=steady)
     assert trace.counters == {
         (1, "memory cuda:0"): [
@@ -216,12 +216,12 @@ def test_a_trainers_recording_has_its_steps(tmp_path) -> None:
 def test_nothing_in_it_tells_secrets_homes_or_control_bytes(make, tmp_path) -> None:
     message = "no \x00 /data/ada/x password=hunter2 \u202e \udcff" + "y" * 9000
     frames = (Frame("/data/ada/src/p.py", 3, "f", user=True),)
-    error = schema.ThreadErrorData(
+    error = program.ThreadErrorData(
         via="thread", chain=(ErrorLink(id=1, type="ValueError", message=message),)
     )
     trace = trace_of(
         tmp_path,
-        make(schema.Header, 0, data=schema.HeaderData(**HEADER)),
+        make(schema.Header, 0, data=program.HeaderData(**HEADER)),
         make(schema.ThreadError, 4, 2, data=error, where=frames, thread="/data/ada \x07"),
     )
     text = (tmp_path / TRACE).read_text(encoding="utf-8")
@@ -237,7 +237,7 @@ def test_nothing_in_it_tells_secrets_homes_or_control_bytes(make, tmp_path) -> N
 
 def test_a_number_given_again_to_a_later_thread_is_a_second_life(make, tmp_path) -> None:
     def start(t, name):
-        data = schema.ThreadStartData(child_tid=7, name=name)
+        data = program.ThreadStartData(child_tid=7, name=name)
         return make(schema.ThreadStart, t, 1, data=data)
 
     trace = trace_of(
@@ -296,7 +296,7 @@ def test_memory_does_not_grow_with_the_recording(tmp_path) -> None:
 
 @pytest.mark.parametrize("over", ["the thread", "what was around the wait"])
 def test_a_wait_that_is_over_gets_no_arrow_from_a_later_compile(over, tmp_path, make) -> None:
-    phase = schema.PhaseData(name="warmup")
+    phase = program.PhaseData(name="warmup")
     trace = trace_of(
         tmp_path,
         make(schema.Phase, 0, 1, "enter", phase),
@@ -316,10 +316,10 @@ KINDS = st.sampled_from(
         (schema.LockWait, schema.LockWaitData(lock="l", owner_tid=1)),
         (schema.LockWait, schema.LockWaitData(lock="l", owner_tid=2)),
         (schema.BackwardCompile, schema.BackwardCompileData()),
-        (schema.Phase, schema.PhaseData(name="warmup")),
-        (schema.ThreadStart, schema.ThreadStartData(child_tid=2, name="two")),
+        (schema.Phase, program.PhaseData(name="warmup")),
+        (schema.ThreadStart, program.ThreadStartData(child_tid=2, name="two")),
         (schema.ThreadEnd, None),
-        (schema.Step, schema.StepData(step=1, seconds=2e-6)),
+        (schema.Step, program.StepData(step=1, seconds=2e-6)),
     ]
 )
 ANY = st.tuples(
