@@ -5,17 +5,19 @@ import pytest
 from .conftest import TORCH
 
 HEALTHY = ("cache_lookup.py", "serial", "fixed")
-TOLD = pytest.mark.skipif(TORCH < (2, 12), reason="torch 2.11 blames the backend: only a note")
 
 
-@TOLD
 def test_cache_lookup_race_fails(watch):
     result = watch("cache_lookup.py", "race")
+    if TORCH < (2, 12):  # which blames the backend, as it would were there a second one
+        assert (result.verdict, result.count("compiles_after_warmup")) == ("clean", 1)
+        assert any("CR319" in note["text"] for note in result.report["notes"])
+        return
     assert (result.verdict, result.roots) == ("found", {"CR319"})
     assert result.count("compiles_after_warmup") == 1
 
 
-@TOLD
+@pytest.mark.skipif(TORCH < (2, 12), reason="torch 2.11 names other guards: known to be CR201")
 def test_cache_lookup_race_happens_unforced(watch):
     result = watch("cache_lookup.py", "natural")
     assert (result.verdict, result.roots) == ("found", {"CR319"})

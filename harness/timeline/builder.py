@@ -209,7 +209,6 @@ class Builder:
         history = self._calls.history(data.code)
         entries = (calls.without_raw(entry) for entry in data.entries)
         history.entries_at_end = tuple(entry for entry in entries if entry is not None)
-        history.entries_seq = event.seq
         history.entries_left_out = data.left_out
 
     def _invariants(self, event: schema.Invariants) -> None:

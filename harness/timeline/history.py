@@ -36,7 +36,6 @@ class CodeHistory:
     sightings: dict[int, Sighting] = field(default_factory=dict)
     entries_at_end: tuple[CacheEntry, ...] | None = None
     entries_left_out: int = 0
-    entries_seq: int = 0
     autograd: set[int] = field(default_factory=set)
     makers: set[int] = field(default_factory=set)
     gone: list[tuple[int, int]] = field(default_factory=list)
