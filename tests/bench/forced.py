@@ -11,8 +11,9 @@ followed its own and was clean; a natural run if the cause was found. Below the 
 the others came to, each by its name: a hold that was not reached, an impossible order, a time limit
 (timeout), another finding. Exit code 1 where a run was not as it should be.
 
-Takes about 5 s a run on two cores with -j 2, so 50 of each kind of all six plans take 75 minutes.
-Ctrl-C ends it and keeps what was counted; --json is written after each plan.
+Takes about 5 s a run on two cores with -j 2, so 50 of each kind of all six plans take 75 minutes;
+``--kinds forced`` makes those runs alone. Ctrl-C ends it and keeps what was counted; --json is
+written after each plan.
 """
 
 import json
@@ -98,8 +99,8 @@ class Count:
         return self.hits + len(self.others)
 
     def said(self) -> str:
-        """``hits/runs``, of the runs that there were."""
-        return f"{self.hits}/{self.done}"
+        """``hits/runs``, of the runs that there were, or a dash where none were asked for."""
+        return f"{self.hits}/{self.done}" if self.asked else "-"
 
 
 @dataclass
@@ -181,7 +182,7 @@ class Bench:
             RACES[name].code,
             python.torch,
             has_defect(name, python.torch),
-            {kind: Count(options.count) for kind in KINDS},
+            {kind: Count(options.count if kind in options.kinds else 0) for kind in KINDS},
         )
         plan = NAMED[name]
         self._schedules: dict[str, Schedule] = {
@@ -196,7 +197,7 @@ class Bench:
         self.runner = ProcessRunner(out, self._launch)
 
     def run(self) -> None:
-        """Make all runs, the three kinds in turn.
+        """Make all runs, the kinds that are asked for in turn.
 
         Raises:
             KeyboardInterrupt: after the runs that were going on have been ended; what was counted
@@ -204,7 +205,7 @@ class Bench:
         """
         began = time.monotonic()
         pool = ThreadPoolExecutor(self._options.jobs)
-        order = [kind for _ in range(self._options.count) for kind in KINDS]
+        order = [kind for _ in range(self._options.count) for kind in self._options.kinds]
         futures: dict[Future[tuple[Outcome, bool]], str] = {}
         try:
             futures = {pool.submit(self._one, kind): kind for kind in order}
@@ -248,13 +249,14 @@ class Bench:
         )
 
 
-def options_of(argv, about=__doc__, count=50):
+def options_of(argv, about=__doc__, count=50, kinds=()):
     """The command line, here and of ``scripts.py``; ends the command for one that does not fit.
 
     Args:
         argv: the words, or None for the process's.
         about: the bench's docstring.
         count: runs of each kind if --count is not given.
+        kinds: of runs, among which --kinds can choose.
     """
     known = sorted(RACES)
     parser = usage.parser(about)
@@ -270,6 +272,10 @@ def options_of(argv, about=__doc__, count=50):
     parser.add_argument(
         *("--count", "--runs"), type=usage.whole(1, 100_000), default=count, help="runs of each"
     )
+    if kinds:
+        parser.add_argument(
+            "--kinds", nargs="+", choices=kinds, default=kinds, help="only runs of these kinds"
+        )
     parser.add_argument(
         *("-j", "--jobs"), type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
     )
@@ -305,7 +311,7 @@ def machine(python: Interpreter, options) -> str:
 def main(argv=None) -> int:
     """Make the runs and print a line for each plan; returns the exit code."""
     interrupts.be_usual()
-    options, python = options_of(argv)
+    options, python = options_of(argv, kinds=KINDS)
     print(f"{machine(python, options)}\n{HEAD}", flush=True)
     rows: list[Row] = []
     code = 0
