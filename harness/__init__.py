@@ -68,7 +68,7 @@ def warmup_done() -> None:
     A mark for ``harness.certify``, in the recording of a program under the watch; elsewhere this
     does nothing.
     """
-    for name in ("_compile_race_child.boot", "harness.child.inside"):
+    for name in ("_compile_race_child.boot", "harness.child.in_process.inside"):
         watch = _sys.modules.get(name)
         if watch is not None:
             watch.warmup_done()

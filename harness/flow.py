@@ -18,7 +18,7 @@ from harness.child.privacy import mask
 from harness.diagnosis.report import Report
 from harness.diagnosis.shown import report_to_show
 from harness.events.ended import Ended
-from harness.events.files import CHILD_LOG, EVENTS, write_whole
+from harness.events.files import CHILD_LOG, EVENTS, HARNESS_FAILURE, write_whole
 from harness.events.run import Run, write_run
 from harness.exits import ExitCode
 from harness.expect import decide_exit
@@ -36,8 +36,6 @@ from harness.supervise.process import supervise
 from harness.supervise.progress import Counters, Progress
 from harness.supervise.signals import undisturbed
 from harness.timeline.recording import Recording
-
-FAILURE = "harness-failure.txt"
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
 
 def _failed(job: Job, folder: Path, error: Exception) -> int:
     with contextlib.suppress(OSError):
-        write_whole(folder / FAILURE, mask(traceback.format_exc()))
+        write_whole(folder / HARNESS_FAILURE, mask(traceback.format_exc()))
     _say(
         job,
         f"the report failed ({type(error).__name__}: {error}); nothing is lost: the recording "

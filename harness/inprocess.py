@@ -35,12 +35,12 @@ from harness.timeline.recording import Recording
 
 if sys.modules.get("_compile_race_child.boot") is not None:
     # The process was started to be watched: its probes are those of the package's other copy.
-    from _compile_race_child import inside  # type: ignore[import-not-found,unused-ignore]
+    from _compile_race_child.in_process import inside  # type: ignore[import-not-found,unused-ignore]
     from _compile_race_child.settings import (  # type: ignore[import-not-found,unused-ignore]
         Settings,
     )
 else:
-    from harness.child import inside
+    from harness.child.in_process import inside
     from harness.child.settings import Settings
 
 NAME = "harness.watching"
@@ -69,13 +69,22 @@ class Watching:
         self._start_s = 0.0
 
     def __enter__(self) -> Self:
-        """Begin. Raises UsageError if there is no writing to the folder."""
+        """Begin. Raises UsageError if there is no writing to the folder, and leaves none then."""
         if self._copy is not None:
             raise RuntimeError("this watch has been used: make a new one with harness.watching()")
         if self._out is None:
             self._place = Path(tempfile.mkdtemp(prefix="compile-race-"))
         else:
             self._place = self.folder = make_run_folder(self._out, "watching")
+        try:
+            self._begin()
+        except BaseException:
+            shutil.rmtree(self._place, ignore_errors=True)
+            self.folder = None
+            raise
+        return self
+
+    def _begin(self) -> None:
         self._pid = os.getpid()
         self._started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self._start_s = time.monotonic()
@@ -94,7 +103,6 @@ class Watching:
             in_process=True,
         )
         self._copy = inside.begin(settings)
-        return self
 
     def __exit__(
         self,
@@ -118,6 +126,11 @@ class Watching:
         for place in self._copy.kept:
             text = f"{NAME}: {place} was replaced by somebody else meanwhile and stays as it is"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a report."""
+        return self._report is not None
 
     @property
     def diagnosis(self) -> Report:

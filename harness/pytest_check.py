@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.child import compiler_state
+from harness.child.in_process import compiler_state
 from harness.diagnosis.report import Report
 from harness.exits import ExitCode
 from harness.expect import decide_exit
@@ -67,11 +67,23 @@ def run_in_threads(
     raise BaseExceptionGroup(f"{len(found)} of {number} threads failed", found)
 
 
+def show(item: pytest.Item, watching: Watching, before: compiler_state.State) -> None:
+    """Say in the report of a test that failed by itself what else is wrong with it.
+
+    The test's own error is what counts: nothing is raised where its watch has no report.
+    """
+    left = _left_behind(before)
+    if left:
+        item.add_report_section("call", SECTION, "\n".join(left))
+    if watching.ended and _tells(watching.diagnosis):
+        item.add_report_section("call", SECTION, watching.report())
+
+
 def judge(
     item: pytest.Item,
     watching: Watching,
     expect: tuple[str, ...] | None,
-    before: Mapping[str, Any],
+    before: compiler_state.State,
 ) -> str:
     """Say why a test whose body passed fails all the same; empty if it does not.
 
@@ -85,11 +97,19 @@ def judge(
     """
     report = watching.diagnosis
     reasons = [*_unexpected(report, expect), *_after_warmup(report, expect)]
-    left = compiler_state.changes(before, compiler_state.state())
-    reasons += [f"it leaves compiler state behind: {said}" for said in left]
-    if reasons or any(not _ending(finding.code) for finding in report.findings):
+    reasons += _left_behind(before)
+    if reasons or _tells(report):
         item.add_report_section("call", SECTION, watching.report())
     return f"compile race: {'; '.join(reasons)}" if reasons else ""
+
+
+def _left_behind(before: compiler_state.State) -> list[str]:
+    left = compiler_state.changes(before, compiler_state.state())
+    return [f"it leaves compiler state behind: {said}" for said in left]
+
+
+def _tells(report: Report) -> bool:
+    return any(not _ending(finding.code) for finding in report.findings)
 
 
 def _unexpected(report: Report, expect: tuple[str, ...] | None) -> list[str]:

@@ -100,8 +100,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     asked = Asked.of(item)
     if asked is None and not item.config.getoption("--compile-race-check"):
         return (yield)
-    from harness.child import compiler_state
-    from harness.pytest_check import judge
+    from harness.child.in_process import compiler_state
+    from harness.pytest_check import judge, show
 
     before = compiler_state.state()
     out = item.config.getoption("--compile-race-out")
@@ -109,8 +109,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     try:
         with watching:
             result = yield
-    finally:
-        failure = judge(item, watching, asked.expect if asked else None, before)
+    except BaseException:
+        show(item, watching, before)
+        raise
+    failure = judge(item, watching, asked.expect if asked else None, before)
     if failure:
         pytest.fail(failure, pytrace=False)
     return result

@@ -31,8 +31,9 @@ EXPLANATION = Explanation(
     ),
     evidence=(
         "A compile of which torch says that the call passed every guard of an entry "
-        "(`Unexpected recompilation`) that was finished before the call began, while there were "
-        "two entries or more and another thread called the code. In a compile stampede (CR303) "
+        "(`Unexpected recompilation`; on 2.11 `BACKEND_MATCH failure` of an entry of the same "
+        "backend) that was finished before the call began, while there were two entries or more "
+        "and another thread called the code. In a compile stampede (CR303) "
         "that entry is finished after the call has missed. That the list was reordered in between "
         "is inferred: hits leave no trace."
     ),
@@ -56,14 +57,14 @@ EXPLANATION = Explanation(
     ),
     versions=(
         "seen on 2.11.0, 2.13.0 and 2.14.1. On 2.11 torch's reason is BACKEND_MATCH, which another "
-        "backend gives as well, so there it is a note"
+        "backend gives as well; where the backends were not recorded it is a note there"
     ),
     upstream=("pytorch/pytorch#195355", "pytorch/pytorch#193697"),
     needs=("compiles", "guards", "wrapper"),
 )
 
 _TOLD_FROM = (2, 12)
-"""Torch 2.11 compares an entry's backend with a wrapped one, which never equals it."""
+"""Torch 2.11 names the backend where the guards pass, whether or not it is another one."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _entry_that_fits(
 ) -> Compile | None:
     """The first entry that torch says the call fits, if it was there when the call began."""
     reasons = call.compile.reasons if call.compile else ()
-    fitting = {reason.entry for reason in reasons if guard in reason.guards} - {None}
+    passed = (r for r in reasons if guard in r.guards and not r.other_backend)
+    fitting = {reason.entry for reason in passed} - {None}
     resets = [reset.t1 or reset.t0 for reset in timeline.resets if reset.t0 <= call.t]
     since = max(resets, default=0)
     for entry in history.entries_before(began):

@@ -8,7 +8,7 @@ from harness.causes.base import Explanation, Found, Outcome
 from harness.causes.signatures import Case, Signature
 from harness.phrases import quoted
 from harness.statements import Remedy, SharedState, Statement
-from harness.timeline.model import GraphCapture
+from harness.timeline.kernels import GraphCapture
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.causes import words
 from harness.causes.base import Explanation, Found, Outcome
 from harness.statements import Note, Remedy, SharedState, Statement
-from harness.timeline.model import GraphReplay
+from harness.timeline.kernels import GraphReplay
 from harness.timeline.timeline import Timeline
 
 EXPLANATION = Explanation(

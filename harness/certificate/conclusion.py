@@ -19,9 +19,9 @@ _CODES: dict[Verdict, ExitCode] = {
 def conclude(certificate: Certificate) -> Certificate:
     """The same with verdict, exit code and headline.
 
-    What was found outranks what is incomplete, and that clean. A schedule that could not be
-    followed says nothing; a run that was cut short, or calls that are left out of the coverage
-    table, make it incomplete.
+    A failure of the harness outranks what was found, that what is incomplete, and that clean. A
+    schedule that could not be followed says nothing; a run that was cut short, or calls that are
+    left out of the coverage table, make it incomplete.
     """
     verdict, headline = _verdict(certificate)
     code = ExitCode.INTERRUPTED if certificate.interrupted else _CODES[verdict]
@@ -35,6 +35,9 @@ def _verdict(certificate: Certificate) -> tuple[Verdict, str]:
     base = tested[0]
     if base.kind == "nothing ran":
         return "nothing ran", "Nothing to certify: no compiled call was seen."
+    failed = [run for run in tested if run.kind == "failed"]
+    if failed:
+        return "failed", f"The harness failed in {_name(failed[0])}: {failed[0].headline}"
     found = [run for run in tested if run.kind == "found"]
     missed = [cell for cell in certificate.coverage if cell.missed]
     compiles = sum(run.compiles_after_warmup for run in tested)
@@ -48,9 +51,9 @@ def _verdict(certificate: Certificate) -> tuple[Verdict, str]:
             f"Not certified: {count(compiles, 'compile')} after the warm-up in "
             f"{count(len(tested), 'run')}{what}."
         )
-    failed = [run for run in tested if run.kind == "failed"]
-    if base.kind != "clean" or failed:
-        run = base if base.kind != "clean" else failed[0]
+    short = [run for run in tested if run.kind == "incomplete"]
+    if base.kind != "clean" or short:
+        run = base if base.kind != "clean" else short[0]
         return "incomplete", f"Not certified: {_name(run)} came to no end: {run.headline}"
     return _nothing_found(certificate)
 

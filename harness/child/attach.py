@@ -24,6 +24,7 @@ PROBES = (
     "backward",
     "cuda_graphs",
     "forks",
+    "autotune",
     "attention",
     "block_mask",
     "is_compiling",

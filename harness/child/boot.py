@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from . import versions
@@ -36,7 +37,7 @@ def boot() -> None:
     settings: Settings | None = None
     try:
         settings = Settings.from_environment()
-        if settings is not None and not _is_helper(sys.orig_argv):
+        if settings is not None and not _is_left_out(sys.orig_argv):
             _start(settings)
     except Exception:  # noqa: BLE001 - the program must run whatever becomes of the watch
         if settings is not None:
@@ -59,16 +60,22 @@ def warmup_done() -> None:
         _session.warmup_done()
 
 
-def _is_helper(argv: list[str]) -> bool:
+def is_helper(argv: Sequence[str]) -> bool:
+    """Whether a command line is that of a process that Python or torch starts for itself.
+
+    A compile worker's own children are helpers as well, and cannot be told by theirs.
+    """
     program = _program(argv)
-    if program.endswith(COMPILE_WORKERS):
-        # Its own children are helpers as well, and cannot be told by their command lines.
-        os.environ.pop(VARIABLE, None)
-        return True
-    return any(code in program for code in _HELPER_CODE)
+    return program.endswith(COMPILE_WORKERS) or any(code in program for code in _HELPER_CODE)
 
 
-def _program(argv: list[str]) -> str:
+def _is_left_out(argv: Sequence[str]) -> bool:
+    if _program(argv).endswith(COMPILE_WORKERS):
+        os.environ.pop(VARIABLE, None)  # so that its children are left out, too
+    return is_helper(argv)
+
+
+def _program(argv: Sequence[str]) -> str:
     """The script, the module or the code that a command line of Python runs; empty if none."""
     words = iter(argv[1:])
     for word in words:

@@ -117,6 +117,18 @@ def entries_of(code: CodeType, described: dict[str, Any]) -> list[Any]:
     return [e for e in entries if is_compile_of(code, described, str(e.compile_id))]
 
 
+def of_other_backends(entries: list[Any], backend: object) -> list[str] | None:
+    """Ids of the compiles that made ``entries`` for another backend; None if it cannot be told.
+
+    Dynamo compares them as ``==`` does (``backend_match`` in torch/csrc/dynamo/extra_state.cpp).
+    """
+    try:
+        backend = symbols.innermost_backend(backend) or backend
+        return [str(entry.compile_id) for entry in entries if entry.backend != backend]
+    except Exception:  # noqa: BLE001 - a backend is the program's, and so is how it is compared
+        return None
+
+
 def is_compile_of(code: CodeType, described: dict[str, Any], compile_id: str) -> bool:
     """Whether ``compile_id`` was a compile of what ``described`` names."""
     number: int = described["id"]

@@ -183,6 +183,11 @@ def memory_of(code: CodeType) -> str:
     return what if what and _in_torch(code, torch_files.FLEX_FILES) else ""
 
 
+def is_of_compiler(code: CodeType) -> bool:
+    """Whether a thread with a frame of ``code`` may have the compiler's process-wide state set."""
+    return _in_torch(code, torch_files.COMPILER)
+
+
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and those that called it, the innermost first."""
     while frame is not None:

@@ -36,5 +36,16 @@ GRAPH_RUNNERS = (
 )
 AOT_RUNTIME = GRAPH_RUNNERS[:1]
 
+#: A thread with a frame in one of these may have the compiler's process-wide state set: it compiles
+#: or traces, or it annotates a block mask.
+COMPILER = (
+    os.path.join("_dynamo", "convert_frame.py"),  # noqa: PTH118
+    os.path.join("_inductor", "compile_fx.py"),  # noqa: PTH118
+    os.path.join("fx", "_symbolic_trace.py"),  # noqa: PTH118
+    os.path.join("fx", "experimental", "proxy_tensor.py"),  # noqa: PTH118
+    os.path.join("fx", "traceback.py"),  # noqa: PTH118
+    *FLEX_FILES,
+)
+
 #: What FX calls the file of the code that it generates.
 GENERATED_GRAPH = "<eval_with_key>"

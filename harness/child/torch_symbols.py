@@ -4,6 +4,7 @@ A symbol is looked up when a probe is installed and never earlier: nothing here 
 any part of it. A symbol that is not there raises ``Unavailable`` with its name and the versions
 that have it, and the probe is then reported as missing. Versions were read in the wheels of 2.11.0,
 2.13.0 and 2.14.1 and run on all three; an open end means that no version without it is known.
+Those of triton, which torch comes with, are here too; they were read in 3.6.0 and 3.9.0.
 """
 
 import functools
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-from .in_place import answer_instead, copy_of
+from .in_process.in_place import answer_instead, copy_of
 from .probes import Unavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,13 +24,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Symbol:
-    """A name in a module of torch.
+    """A name in a module of torch, or of triton.
 
     Attributes:
         module: the module that holds it, which is in ``sys.modules`` when the symbol is used.
         name: attribute path in the module, such as ``Tracer.trace``.
-        since: first torch version known to have it.
-        until: last torch version that has it; empty if the newest one read does.
+        since: first version known to have it.
+        until: last version that has it; empty if the newest one read does.
     """
 
     module: str
@@ -59,9 +60,10 @@ class Symbol:
         setattr(owner, attribute, new)
 
     def __str__(self) -> str:
-        version = getattr(sys.modules.get("torch"), "__version__", "not imported")
+        package = self.module.partition(".")[0]
+        version = getattr(sys.modules.get(package), "__version__", "not imported")
         last = f" to {self.until}" if self.until else ""
-        return f"{self.module}.{self.name} (torch {self.since}{last}; this is {version})"
+        return f"{self.module}.{self.name} ({package} {self.since}{last}; this is {version})"
 
     def _owner(self) -> tuple[Any, str]:
         owner: Any = sys.modules.get(self.module)
@@ -128,6 +130,11 @@ CAPTURE_BEGIN = Symbol("torch.cuda.graphs", "CUDAGraph.capture_begin")
 CAPTURE_END = Symbol("torch.cuda.graphs", "CUDAGraph.capture_end")
 REPLAY_GRAPH = Symbol("torch.cuda.graphs", "CUDAGraph.replay")
 
+_AUTOTUNER = "triton.runtime.autotuner"
+AUTOTUNER_RUN = Symbol(_AUTOTUNER, "Autotuner.run", since="3.6")
+AUTOTUNER_BENCH = Symbol(_AUTOTUNER, "Autotuner._bench", since="3.6")
+AUTOTUNER_PRUNE = Symbol(_AUTOTUNER, "Autotuner.prune_configs", since="3.6")
+
 RUN_BACKWARD = Symbol("torch.autograd.graph", "_engine_run_backward")
 RUN_BACKWARD_BY_NAME = Symbol("torch.autograd", "_engine_run_backward")  # imported by value
 MATH_ATTENTION = Symbol("torch._higher_order_ops.flex_attention", "math_attention")
@@ -155,6 +162,9 @@ ORIGINAL_MODULE = "_orig_mod"
 ASKED_DYNAMIC = "_dynamic"  # where a compile_wrapper's context keeps torch.compile(dynamic=)
 #: Where a callback of dynamo's keeps the backend that it was made for.
 ORIGINAL_BACKEND = "_torchdynamo_orig_backend"
+#: Where an autotuner of triton's keeps a call's arguments by name, and the kernel as it is written.
+AUTOTUNER_ARGUMENTS = "nargs"
+AUTOTUNER_FUNCTION = "base_fn"
 #: The attribute by which dynamo is told to trace another function in a wrapper's stead.
 INLINE_INSTEAD = "_torchdynamo_inline"
 
@@ -337,6 +347,12 @@ def config_overrides() -> dict[str, Any]:
         if value is not unset and value != entry.default:
             values[name] = value
     return values
+
+
+def config_is_of_process() -> bool:
+    """Whether what one thread sets in ``torch._dynamo.config`` holds for all: up to torch 2.11."""
+    entries = list(DYNAMO_CONFIG.get().values())
+    return not any(isinstance(entry.user_override, ContextVar) for entry in entries)
 
 
 def stance() -> tuple[str, object]:

@@ -19,7 +19,7 @@ _DEAD_ENDS = (
     "errors",
     "following",
     "gpus",
-    "inside",
+    "in_process.inside",
     "memory",
     "memory_use",
     "out_of_memory",

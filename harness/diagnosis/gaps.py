@@ -25,7 +25,9 @@ class Expectations:
     threads: int | None = None
 
 
-_LATER_PROBES = frozenset({"cuda_graphs", "eager", "forks", "is_compiling", "reset", "stance"})
+_LATER_PROBES = frozenset(
+    {"autotune", "cuda_graphs", "eager", "forks", "is_compiling", "reset", "stance"}
+)
 """Probes that the first recordings were made without: what they did watch still counts."""
 
 
@@ -186,6 +188,7 @@ def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
     if ended.disk_full:
         reason = "the disk was full: later events may be missing"
         yield NotWatched(name="recorder", state="lost", reason=reason)
+    yield from _unwatched(ended)
     if ended.guardian_failure:
         reason = (
             f"{ended.guardian_failure}; had the harness been killed, the program would have run on"
@@ -194,6 +197,21 @@ def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
     if ended.child_failure:
         reason = ended.child_failure.strip().splitlines()[-1]
         yield NotWatched(name="the watch", state="failed", reason=reason)
+
+
+def _unwatched(ended: Ended) -> Iterator[NotWatched]:
+    """Python processes that recorded nothing; one without torch compiled nothing either."""
+    for child in ended.unwatched:
+        how = f"with {child.option}" if child.option else "with an environment of its own"
+        what = "leave that option out" if child.option else "hand on the environment that it has"
+        has = "it had torch loaded" if child.torch else "it had no torch loaded when it was seen"
+        reason = (
+            f"the program started `{child.command}` (process {child.pid}) {how}, which kept the "
+            f"watch out: nothing of it was recorded, and {has}. To have it watched {what}"
+        )
+        yield NotWatched(
+            name="child process", state="not watched", reason=reason, decisive=child.torch
+        )
 
 
 def _guardian(recording: Recording) -> Iterator[NotWatched]:

@@ -136,7 +136,8 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     thread's recompile_limit), ``owner`` (which object a method's call was of, by number; None: no
     method), ``dynamic`` (what ``torch.compile(dynamic=)`` was given; empty: not known). On exit:
     ``ok``, ``reasons`` (which guard of which entry rejected the call, as torch words it), ``entry``
-    (the variant made), ``error``, ``limit_hit``.
+    (the variant made), ``error``, ``limit_hit``, ``other_backends`` (compile ids of the entries
+    that were made for another backend; None: not known).
     ``before``: an entry that was there when the watch began, in the thread that began it; its own
     compile was not seen. It has ``context`` as far as its guards tell, and ``entry``.
     """
@@ -154,6 +155,7 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     limit_hit: bool = False
     before: bool = False
+    other_backends: tuple[str, ...] | None = None
 
 
 class CompileDetailData(msgspec.Struct, frozen=True, kw_only=True):

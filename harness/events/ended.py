@@ -37,6 +37,21 @@ class ThreadWait(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
 
 
+class Unwatched(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python process below the program that the watch did not get into.
+
+    Attributes:
+        pid, command: its id and its command line, masked and cut.
+        option: the option of Python's that kept the watch out; empty: its environment did.
+        torch: it had torch loaded.
+    """
+
+    pid: int
+    command: str
+    option: str = ""
+    torch: bool = False
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the main process and what the parent did about it.
 
@@ -74,6 +89,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: the deadline.
         disk_full: nothing could be written to the run folder when the program ended.
         leftovers: how many processes that the program had left behind were ended.
+        unwatched: Python processes that the program started past the watch, as far as they lived
+            long enough to be seen.
         guardian_failure: why nobody would have ended the program if the parent had been killed;
             empty if its guardian stood by to the end.
         child_failure: why the watch did not attach or stopped, if the child wrote that down.
@@ -107,6 +124,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 0.0
     disk_full: bool = False
     leftovers: int = 0
+    unwatched: list[Unwatched] = []
     child_failure: str = ""
     guardian_failure: str = ""
     recordings: dict[str, int] = {}

@@ -30,6 +30,7 @@ from harness.events.calls import (
     WrapperData,
 )
 from harness.events.graphs import CudaGraphData, ForkData
+from harness.events.kernels import AutotuneData
 from harness.events.memory import MemoryCapData, MemoryData, MemoryPeakData, OutOfMemoryData
 from harness.events.program import (
     EndData,
@@ -206,6 +207,12 @@ class Fork(BaseEvent, frozen=True, tag="fork"):
     data: ForkData
 
 
+class Autotune(BaseEvent, frozen=True, tag="autotune"):
+    """A call of an autotuned triton kernel tuned it (first per kind, and every power of two)."""
+
+    data: AutotuneData
+
+
 class DenseAttention(BaseEvent, frozen=True, tag="dense_attention"):
     """Dense attention ran (first per thread and kind, and every power of two)."""
 
@@ -325,6 +332,7 @@ Event = (
     | Backward
     | CudaGraph
     | Fork
+    | Autotune
     | DenseAttention
     | BlockMask
     | IsCompiling

@@ -19,7 +19,7 @@ from harness.diagnosis.report import (
 )
 from harness.events.ended import Ended
 from harness.events.memory import size
-from harness.phrases import count as plural
+from harness.phrases import count
 
 EXPLAIN = "python -m harness.explain"
 
@@ -76,24 +76,24 @@ def counts(report: Report) -> list[Count]:
     found, threads_seen = report.counts, len(report.threads)
     of = f" of {threads_seen:,} seen" if threads_seen >= found.threads_with_compiled_calls else ""
 
-    def count(number: int, noun: str, rest: str) -> Count:
-        return Count(number, f"{plural(number, noun).split(' ', 1)[1]}{rest}")
+    def counted(number: int, noun: str, rest: str) -> Count:
+        return Count(number, f"{count(number, noun).split(' ', 1)[1]}{rest}")
 
     # After the first eight only powers of two are recorded.
     least = " at least" if found.fallbacks > 8 else ""
     if report.environment.made_from == "text":
         return [
-            count(found.compiles, "compile", " that the texts tell of"),
-            count(found.compiles_after_warmup, "compile", " of these after the first"),
-            count(found.thread_errors, "error", ""),
+            counted(found.compiles, "compile", " that the texts tell of"),
+            counted(found.compiles_after_warmup, "compile", " of these after the first"),
+            counted(found.thread_errors, "error", ""),
         ]
     return [
-        count(found.compiles_after_warmup, "compile", " after warm-up"),
-        count(found.compiles, "compile", " in all"),
-        count(found.threads_with_compiled_calls, "thread", f"{of} called compiled code"),
-        count(found.threads_with_backward, "thread", f"{of} called backward"),
-        count(found.fallbacks, "call", f"{least} of dense attention outside a compiled frame"),
-        count(found.thread_errors, "error", " ended a thread, a future's call or the program"),
+        counted(found.compiles_after_warmup, "compile", " after warm-up"),
+        counted(found.compiles, "compile", " in all"),
+        counted(found.threads_with_compiled_calls, "thread", f"{of} called compiled code"),
+        counted(found.threads_with_backward, "thread", f"{of} called backward"),
+        counted(found.fallbacks, "call", f"{least} of dense attention outside a compiled frame"),
+        counted(found.thread_errors, "error", " ended a thread, a future's call or the program"),
     ]
 
 
@@ -118,7 +118,7 @@ def ending(ended: Ended | None) -> list[str]:
     if ended.disk_full:
         said.append("Nothing more could be written to the run folder: its disk was full.")
     if ended.leftovers:
-        said.append(f"{plural(ended.leftovers, 'process', 'processes')} left behind were ended.")
+        said.append(f"{count(ended.leftovers, 'process', 'processes')} left behind were ended.")
     if ended.child_failure:
         said.append(f"The watch failed in the child: {ended.child_failure}")
     return said
@@ -171,10 +171,10 @@ def role(thread: ThreadReport) -> str:
 def did(thread: ThreadReport) -> str:
     """How much of what a thread did."""
     parts = [
-        plural(thread.compiles, "compile"),
-        plural(thread.misses, "guard miss", "guard misses"),
-        plural(thread.backwards, "backward"),
-        plural(thread.steps, "step"),
+        count(thread.compiles, "compile"),
+        count(thread.misses, "guard miss", "guard misses"),
+        count(thread.backwards, "backward"),
+        count(thread.steps, "step"),
     ]
     called = "called compiled code" if thread.compiled_calls else "no compiled call"
     if thread.role != "main":  # whose end is the program's
@@ -197,14 +197,14 @@ def warmed(covered: CodeCoverage) -> list[str]:
     said = []
     for context, inputs in by_context.items():
         shapes = "; ".join(dict.fromkeys(text for text in inputs if text))
-        said.append(f"{plural(len(inputs), 'compile')}: {context}" + (f"; {shapes}" * bool(shapes)))
+        said.append(f"{count(len(inputs), 'compile')}: {context}" + (f"; {shapes}" * bool(shapes)))
     return said
 
 
 def versions(of: Environment) -> list[tuple[str, str]]:
     """The versions that a reader asks for first; only those that are known."""
     known = [("torch", of.torch), ("triton", of.triton), ("CUDA", of.cuda), ("python", of.python)]
-    gpus = [(plural(len(of.gpus), "GPU"), ", ".join(dict.fromkeys(of.gpus)))] if of.gpus else []
+    gpus = [(count(len(of.gpus), "GPU"), ", ".join(dict.fromkeys(of.gpus)))] if of.gpus else []
     cache = [("compile cache", of.cache_state)]
     return [(name, version) for name, version in known + gpus + cache if version]
 
@@ -216,7 +216,7 @@ def read_when(cache: CodeCache) -> str:
 
 def more_threads(covered: CodeCoverage) -> str:
     """That more threads called a function than the report lists."""
-    return f"{plural(covered.left_out, 'more thread')} called it; see the recording."
+    return f"{count(covered.left_out, 'more thread')} called it; see the recording."
 
 
 def entry_inputs(entry: CacheVariant) -> str:
@@ -229,12 +229,12 @@ def entry_inputs(entry: CacheVariant) -> str:
 def eager(use: EagerUse, by: str) -> str:
     """Why calls ran eager; ``by``: the other thread whose doing it was, or empty."""
     whose = f", by thread {by}" if by else ""
-    return f"{plural(use.count, 'call')} or more ran eager: {use.reason}{whose}"
+    return f"{count(use.count, 'call')} or more ran eager: {use.reason}{whose}"
 
 
 def not_listed(cache: CodeCache) -> str:
     """That a cache has more than the report lists."""
-    more = plural(cache.left_out, "more entry or rejection", "more entries and rejections")
+    more = count(cache.left_out, "more entry or rejection", "more entries and rejections")
     return f"{more} not listed; see the recording."
 
 

@@ -7,7 +7,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from harness.events.values import Frame
-from harness.phrases import count as plural
+from harness.phrases import count
 from harness.render import facts, memory, text
 from harness.render.lanes import lanes
 from harness.render.lines import EventLine
@@ -49,7 +49,7 @@ def _environment() -> jinja2.Environment:
         "place": place,
         "line": text.line,
         "raw": _raw,
-        "plural": plural,
+        "plural": count,
     }
     return environment
 

@@ -1,7 +1,7 @@
 """The cache inventory on a terminal: what was compiled, and which calls did not use it."""
 
 from harness.diagnosis.report import CodeCache
-from harness.phrases import count as plural
+from harness.phrases import count
 from harness.render import facts
 from harness.render.page import Page
 from harness.render.text import words
@@ -22,7 +22,7 @@ def put(page: Page, view: View) -> None:
 def _function(page: Page, view: View, cache: CodeCache) -> None:
     of = cache.code
     file = "/".join(of.file.split("/")[-2:])
-    number = plural(len(cache.entries), "entry", "entries")
+    number = count(len(cache.entries), "entry", "entries")
     page.put(page.text(f"{of.name}, {file}:{of.line}", "bold"), 2)
     page.put(page.text(f"{number} {facts.read_when(cache)}"), 4)
     for entry in cache.entries:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from harness.diagnosis.memory_report import Memory
 from harness.diagnosis.report import CodeCache, CodeCoverage, ThreadReport
-from harness.phrases import count as plural
+from harness.phrases import count
 from harness.render import facts
 from harness.render import memory as memory_facts
 from harness.render.lines import EventLine
@@ -112,7 +112,7 @@ def contexts(view: View) -> Iterator[str]:
     if view.differences:
         yield from bullets(view.differences)
     else:
-        yield f"No difference between {plural(len(view.callers), 'thread')}."
+        yield f"No difference between {count(len(view.callers), 'thread')}."
     yield ""
     yield from table(
         ["Thread", "Role", "Context at its first compiled call", "Config that is not the default"],
@@ -158,7 +158,7 @@ def _ladder(view: View, of: ThreadReport) -> Iterator[str]:
         )
     if of.left_out:
         yield ""
-        yield f"{plural(of.left_out, 'step')} left out of the middle; see the recording."
+        yield f"{count(of.left_out, 'step')} left out of the middle; see the recording."
 
 
 def caches(view: View) -> Iterator[str]:
@@ -168,8 +168,8 @@ def caches(view: View) -> Iterator[str]:
 
 def _cache(view: View, cache: CodeCache) -> Iterator[str]:
     where = f"{cache.code.file}:{cache.code.line}"
-    count = plural(len(cache.entries), "entry", "entries")
-    yield f"### {code(cache.code.name)} at {code(where)}: {count} {facts.read_when(cache)}"
+    number = count(len(cache.entries), "entry", "entries")
+    yield f"### {code(cache.code.name)} at {code(where)}: {number} {facts.read_when(cache)}"
     if cache.entries:
         yield ""
         yield from table(

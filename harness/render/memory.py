@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from harness.diagnosis.memory_report import DeviceMemory, Memory
 from harness.events.memory import size
-from harness.phrases import count as plural
+from harness.phrases import count
 from harness.render.view import View
 
 TITLE = "Memory"
@@ -59,7 +59,7 @@ def lines(view: View) -> list[str]:
         if of.requests or any(device.cap for device in of.devices):
             found += [_line(device) for device in of.devices]
             if of.requests:
-                found.append(f"{plural(_failed(of), 'request')} for memory failed")
+                found.append(f"{count(_failed(of), 'request')} for memory failed")
     return found
 
 

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.diagnosis.report import ErrorReport, Finding, Report
-from harness.phrases import count as plural
-from harness.phrases import listing
+from harness.phrases import count, listing
 from harness.render import facts, inventory, memory
 from harness.render.page import Page
 from harness.render.stacks import fold, short_place
@@ -96,7 +95,7 @@ def _cited(view: View, pid: int, seqs: Iterable[int]) -> str:
 def _more(page: Page, left: int, noun: str, nouns: str = "", indent: int = 2) -> None:
     """Say how many were left out, if any were."""
     if left > 0:
-        page.put(page.text(f"({plural(left, f'more {noun}', nouns)} in {FULL})", "dim"), indent)
+        page.put(page.text(f"({count(left, f'more {noun}', nouns)} in {FULL})", "dim"), indent)
 
 
 def _top(page: Page, view: View) -> None:
@@ -182,7 +181,7 @@ def _stack(page: Page, view: View, stack: Stack, *, source: bool) -> list[Text]:
             if source and (said := view.source(row.frame)):
                 lines.append(page.text(f"    {said}", "dim"))
     if len(folded.rows) > FRAMES:
-        left = plural(len(folded.rows) - FRAMES, "more row")
+        left = count(len(folded.rows) - FRAMES, "more row")
         lines.append(page.text(f"({left} in {FULL})", "dim"))
     created = view.created(stack.thread)
     return [*lines, page.text(created, "dim")] if created else lines
@@ -243,9 +242,9 @@ def _differences(page: Page, view: View) -> None:
 def _counts(page: Page, view: View) -> None:
     page.heading("Counts")
     counts = facts.counts(view.report)
-    width = max(len(f"{count.number:,}") for count in counts)
-    for count in counts:
-        page.put(page.text(count.what), 2, page.text(f"{count.number:>{width},}  ", "bold"))
+    width = max(len(f"{each.number:,}") for each in counts)
+    for each in counts:
+        page.put(page.text(each.what), 2, page.text(f"{each.number:>{width},}  ", "bold"))
 
 
 def _memory(page: Page, view: View) -> None:
@@ -288,7 +287,7 @@ def _last(page: Page, view: View, *, written: bool, kept: bool) -> None:
     for said in facts.ending(report.ended):
         page.put(page.text(words(said)))
     for title, body in facts.outputs(report.ended):
-        page.put(page.text(f"{title}: {plural(len(body.splitlines()), 'line')} in {FULL}", "dim"))
+        page.put(page.text(f"{title}: {count(len(body.splitlines()), 'line')} in {FULL}", "dim"))
     versions = [f"{name} {version}" for name, version in facts.versions(of)]
     if versions:
         page.put(page.text(", ".join(versions)))

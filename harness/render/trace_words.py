@@ -19,6 +19,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     schema.Wrapper: lambda event: _call(event.data),
     schema.DenseAttention: lambda event: f"dense attention ({event.data.kind})",
     schema.BlockMask: lambda _: "builds a block mask",
+    schema.Autotune: lambda event: f"tunes {event.data.name}",
     schema.ThreadError: lambda event: (
         f"error: {event.data.chain[0].type}" if event.data.chain else "error"
     ),

@@ -15,8 +15,7 @@ from harness.diagnosis.report import (
     ThreadReport,
 )
 from harness.events.values import ErrorLink, Frame
-from harness.phrases import count as plural
-from harness.phrases import listing
+from harness.phrases import count, listing
 from harness.render import chain, facts
 from harness.render.lines import EventLines, locate
 from harness.render.stacks import short_place
@@ -248,7 +247,7 @@ class View:
                 )
                 tail = ""
                 if state == "uncovered":
-                    tail = f" ({plural(misses, 'miss', 'misses')}, {plural(compiles, 'compile')})"
+                    tail = f" ({count(misses, 'miss', 'misses')}, {count(compiles, 'compile')})"
                 said.append(f"{names} {verb}{tail} ({sure})")
         said += [
             f"{self.name(of.thread)}, a thread of autograd's, called it{self.behalf(of.behalf)} "

@@ -9,6 +9,7 @@ from typing import Generic
 from dflash_min.cli import say
 from harness.diagnosis.build import diagnose
 from harness.exits import ExitCode
+from harness.phrases import count
 from harness.schedule.bar import Bar, Shrinking
 from harness.schedule.emit import SCRIPT, Forced, say_script
 from harness.schedule.minimise import Case, Minimised, minimise, write_minimised
@@ -86,7 +87,7 @@ def explore(job: Explored[Spec]) -> int:
             on_find=bar.found,
             token_of=lambda schedule: job.token_of(job.spec, schedule),
         ).run()
-    lines = [_said(result)]
+    lines = [_said(result), *_failures(result, folder)]
     for number, reported in enumerate(result.reported, 1):
         lines += [_found(job, reported), *_made_of(job, folder, number, reported, result)]
     if job.json:
@@ -101,6 +102,19 @@ def _said(result: SearchResult) -> str:
         f"{len(result.tried)} schedules: {result.said}; {result.wall_s:.0f} s, "
         f"{result.cpu_s:.0f} CPU s"
     )
+
+
+def _failures(result: SearchResult, folder: Path) -> list[str]:
+    """In which runs the harness itself failed, and where their recordings are."""
+    said = [
+        f"run {tried.number}, {tried.schedule.text}: the harness failed ({tried.headline})"
+        + (f"; the recording is in {folder / tried.folder}" if tried.folder else "")
+        for tried in result.tried
+        if tried.kind == "failed"
+    ]
+    if result.failed_replays:
+        said.append(f"the harness failed in {count(result.failed_replays, 'replay')} in {folder}")
+    return said
 
 
 def _found(job: Explored[Spec], reported: Reported) -> str:
@@ -170,8 +184,10 @@ def _made_smaller(job: Explored[Spec], small: Minimised[Spec]) -> str:
 def _exit_code(result: SearchResult) -> ExitCode:
     if result.interrupted:
         return ExitCode.INTERRUPTED
+    if result.counts["failed"] or result.failed_replays:
+        return ExitCode.FAILED
     if result.reported or result.counts["found"]:
         return ExitCode.FOUND
     # A schedule that could not be followed says nothing of the program, but one that was does.
-    done = result.complete and result.counts["clean"] and not result.counts["failed"]
+    done = result.complete and result.counts["clean"] and not result.counts["incomplete"]
     return ExitCode.CLEAN if done else ExitCode.INCOMPLETE

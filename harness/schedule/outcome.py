@@ -8,8 +8,15 @@ from harness.diagnosis.report import Report
 from harness.events.schedules import ScheduleData
 from harness.schedule.plan import Plan, Schedule
 
-Kind = Literal["found", "clean", "not reached", "impossible", "failed"]
-KINDS: tuple[Kind, ...] = ("found", "clean", "not reached", "impossible", "failed")
+Kind = Literal["found", "clean", "not reached", "impossible", "incomplete", "failed"]
+KINDS: tuple[Kind, ...] = (
+    "found",
+    "clean",
+    "not reached",
+    "impossible",
+    "incomplete",
+    "failed",
+)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +24,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``found``, whatever became of the schedule; ``impossible`` and ``not reached``, of its
-            holds; ``failed``: nothing can be said (no compiled call, a time limit, a missing
-            probe); else ``clean``.
+            holds; ``incomplete``: nothing can be said (no compiled call, a time limit, a missing
+            probe); ``failed``: the harness itself; else ``clean``.
         verdict: the report's.
         roots: codes of the root findings, in the report's order.
         codes: codes of all findings.
@@ -75,6 +82,12 @@ class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
     """A run was given up because the search was stopped."""
 
 
+def failed(error: Exception) -> Outcome:
+    """What becomes of a run that the harness itself failed in."""
+    headline = f"{type(error).__name__}: {error}"
+    return Outcome(kind="failed", verdict="failed", headline=headline, followed=False)
+
+
 def outcome_of(report: Report, schedule: ScheduleData | None, left: str = "") -> Outcome:
     """Classify a run by its report and the last that its schedule said.
 
@@ -95,7 +108,7 @@ def outcome_of(report: Report, schedule: ScheduleData | None, left: str = "") ->
     elif report.verdict == "clean" and left:
         kind, headline = "not reached", left
     else:
-        kind = "clean" if report.verdict == "clean" else "failed"
+        kind = report.verdict if report.verdict in {"clean", "failed"} else "incomplete"
     return Outcome(
         kind=kind,
         verdict=report.verdict,

@@ -94,6 +94,7 @@ class SearchResult(msgspec.Struct, kw_only=True):
         reported: what was found, in order of finding.
         complete: the strategy or the bound was run to its end.
         interrupted: it was stopped from the keyboard.
+        failed_replays: in so many replays of what was found the harness itself failed.
         wall_s, cpu_s: seconds, and CPU seconds of the runs, replays included.
     """
 
@@ -106,6 +107,7 @@ class SearchResult(msgspec.Struct, kw_only=True):
     reported: list[Reported] = []
     complete: bool = False
     interrupted: bool = False
+    failed_replays: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
 

@@ -1,17 +1,21 @@
 """Runs a schedule in a fresh process, under the watch, and diagnoses it."""
 
 import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from harness.child.privacy import mask
 from harness.diagnosis.build import diagnose
 from harness.events.ended import Ended
+from harness.events.files import HARNESS_FAILURE, write_whole
 from harness.events.run import Run, write_run
 from harness.render import write_all
 from harness.schedule.forcing import forcing_plans
-from harness.schedule.outcome import Outcome, Stopped, outcome_of
+from harness.schedule.outcome import Outcome, Stopped, failed, outcome_of
 from harness.schedule.plan import Plan, Schedule
 from harness.schedule.replay import first_difference
 from harness.supervise.folder import make_run_folder, remove_run_folder
@@ -53,7 +57,9 @@ class ProcessRunner:
         try:
             outcome = self._judge(schedule, folder, ended)
         except Exception as error:  # noqa: BLE001 - the recording must stay to be found
-            outcome = Outcome(kind="failed", headline=f"{type(error).__name__}: {error}")
+            outcome = failed(error)
+            with suppress(OSError):
+                write_whole(folder / HARNESS_FAILURE, mask(traceback.format_exc()))
         return msgspec.structs.replace(outcome, folder=folder.name, wall_s=ended.wall_s)
 
     def _judge(self, schedule: Schedule, folder: Path, ended: Ended) -> Outcome:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_min.errors import UsageError
-from harness.schedule.outcome import Outcome, Runner, Stopped
+from harness.schedule.outcome import Outcome, Runner, Stopped, failed
 from harness.schedule.plan import Schedule
 from harness.schedule.results import Asked, Reported, SearchResult, add_line, write_result
 from harness.schedule.strategies import Strategy
@@ -149,7 +149,7 @@ class Search:
         except (Stopped, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 - one run's trouble must not end the others
-            return Outcome(kind="failed", headline=f"{type(error).__name__}: {error}")
+            return failed(error)
         finally:
             self._slots.put(slot)
 
@@ -194,7 +194,10 @@ class Search:
             for future in futures:
                 replayed = self._wait_for(future)
                 again += replayed.shows(outcome)
-                self._runner.drop(replayed)
+                if replayed.kind == "failed":
+                    self.result.failed_replays += 1
+                else:
+                    self._runner.drop(replayed)
             if best is None or again > best[1]:
                 best = candidate, again
             if again == REPLAYS:

@@ -31,6 +31,7 @@ from harness.supervise.oom import OomCounter, find_counter
 from harness.supervise.signals import Asked, passing_on_signals
 from harness.supervise.stacks import Stacks, take_stacks
 from harness.supervise.tree import Activity, end_leftovers, signal_group
+from harness.supervise.unwatched import UnwatchedChildren
 from harness.supervise.waits import waits_of_faults
 
 _POLL_S = 0.05
@@ -100,6 +101,7 @@ class _Watched:
         self._stacks = Stacks()
         self._disk_full = False
         self._leftovers = 0
+        self._unwatched = UnwatchedChildren("")
         self.asked = Asked(self._pass_on)
 
     def start(self) -> None:
@@ -109,6 +111,7 @@ class _Watched:
         self._deadline = self._start_s + launch.timeout_s
         settings = launch.settings(self._deadline)
         self._mark = settings.dumps()
+        self._unwatched = UnwatchedChildren(self._mark)
         self._oom = find_counter()
         self._guard = Guard.start(self._for_the_guardian())
         with contextlib.ExitStack() as stack:
@@ -150,6 +153,7 @@ class _Watched:
                 self._tell_to_end()
             if self.asked.interrupted:
                 self._say_that_we_wait()
+            self._unwatched.look(process.pid)
             stop = tick()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
@@ -213,6 +217,7 @@ class _Watched:
             timeout_s=self._launch.timeout_s,
             disk_full=self._disk_full,
             leftovers=self._leftovers,
+            unwatched=self._unwatched.found(),
             child_failure=child_failure(folder),
             guardian_failure=self._guard.failure() if self._guard is not None else "",
             recordings=recordings(folder),

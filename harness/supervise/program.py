@@ -58,6 +58,32 @@ def read_program(words: Sequence[str], python: str | None = None) -> Program:
     return replace(_read(rest, interpreter), python=interpreter)
 
 
+def option_that_shuts_out(words: Sequence[str]) -> str:
+    """The option of Python's by which a command line keeps the watch out; empty if there is none.
+
+    ``words``: what follows the interpreter.
+    """
+    value = False
+    for word in words:
+        if value:
+            value = False
+            continue
+        if word in {"-", "--"} or not word.startswith("-"):
+            return ""
+        if word.startswith("--"):
+            value = word == _LONG_WITH_VALUE
+            continue
+        for letter in word[1:]:
+            if letter in _SHUT_OUT:
+                return f"-{letter}"
+            if letter in "cm":
+                return ""
+            if letter in _WITH_VALUE:
+                value = word.endswith(letter)
+                break
+    return ""
+
+
 def _read(words: Sequence[str], python: str | None) -> Program:
     index = 0
     while index < len(words):

@@ -68,6 +68,7 @@ class Builder:
             schema.Autograd: self._autograd,
             schema.CudaGraph: self._graphs.cuda_graph,
             schema.Fork: self._graphs.fork,
+            schema.Autotune: self._points.autotune,
             schema.DenseAttention: self._points.dense,
             schema.BlockMask: self._points.block_mask,
             schema.IsCompiling: self._points.compiling_read,

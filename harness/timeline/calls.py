@@ -253,7 +253,8 @@ class Calls:
         compile_.compile_id = event.compile_id or compile_.compile_id
         compile_.context = compile_.context or self._shared.context(data.context)
         compile_.ok, compile_.error, compile_.limit_hit = data.ok, cut(data.error), data.limit_hit
-        compile_.reasons, compile_.entry = parse_all(data.reasons), without_raw(data.entry)
+        compile_.reasons = parse_all(data.reasons, data.other_backends)
+        compile_.entry = without_raw(data.entry)
         compile_.limit = compile_.limit if data.limit is None else data.limit
         self._remember_id(compile_)
         call = self._callings.pop(id(compile_), None)

@@ -293,6 +293,7 @@ class Folder:
             timeline.graph_captures,
             timeline.graph_replays,
             timeline.resets,
+            timeline.tunings,
         )
         told = {record.tid for records in lists for record in records}
         for history in timeline.codes.values():

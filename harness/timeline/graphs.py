@@ -1,7 +1,8 @@
 """CUDA graphs and forks: what threads share that is bound to one of them."""
 
 from harness.events import schema
-from harness.timeline.model import BackwardFailed, Forked, GraphCapture, GraphReplay
+from harness.timeline.kernels import GraphCapture, GraphReplay
+from harness.timeline.model import BackwardFailed, Forked
 from harness.timeline.sharing import Shared, cut
 from harness.timeline.spans import OpenSpans
 from harness.timeline.timeline import Timeline

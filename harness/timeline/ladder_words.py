@@ -11,6 +11,7 @@ _INSIDE: dict[type, str] = {
     schema.FxTrace: "FX trace",
     schema.BackwardCompile: "compiles the backward",
     schema.BlockMask: "builds a block mask",
+    schema.Autotune: "tunes a kernel",
 }
 
 
@@ -55,6 +56,8 @@ def _detail(event: schema.Event) -> str:
             return f"of [{event.compile_id}]" if event.compile_id else ""
         case schema.FxTrace():
             return event.data.tracer
+        case schema.Autotune():
+            return f"`{event.data.name}`"
         case schema.BlockMask() if event.data.compiling_tids:
             return f"while {len(event.data.compiling_tids)} other thread(s) compile"
         case _:
@@ -69,7 +72,7 @@ def _result(event: schema.Event) -> str:
             if not event.data.ok:
                 return event.data.error or "failed"
             return event.data.reasons[0].strip() if event.data.reasons else ""
-        case schema.BackwardCompile() | schema.BlockMask():
+        case schema.BackwardCompile() | schema.BlockMask() | schema.Autotune():
             return event.data.error
         case _:
             return ""

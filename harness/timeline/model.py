@@ -149,38 +149,6 @@ class BackwardFailed:
 
 
 @dataclass(slots=True, kw_only=True)
-class GraphCapture(Span):
-    """A capture of the CUDA graph number ``graph``; ``mode``: its ``capture_error_mode``."""
-
-    graph: int
-    mode: str
-    trees: bool
-    error: str = ""
-    where: tuple[Frame, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class GraphReplay:
-    """A replay of a CUDA graph by another thread than the one before.
-
-    ``harness.events.graphs.CudaGraphData`` says more of the fields.
-    """
-
-    tid: int
-    t: int
-    seq: int
-    graph: int
-    trees: bool
-    captured: int | None
-    before: int | None
-    again: bool
-    other_stream: bool
-    inside: tuple[int, ...]
-    count: int
-    where: tuple[Frame, ...]
-
-
-@dataclass(slots=True, kw_only=True)
 class Forked:
     """This process was forked while thread ``owner`` of its parent held the compile lock."""
 

@@ -4,6 +4,7 @@ import msgspec
 
 from harness.events import schema
 from harness.events.values import ErrorLink
+from harness.timeline.kernels import Tuning
 from harness.timeline.model import (
     BackwardCompile,
     BlockMask,
@@ -19,6 +20,7 @@ from harness.timeline.spans import OpenSpans
 from harness.timeline.timeline import Timeline
 
 _MAX_RESETS = 4096
+_MAX_TUNINGS = 4096
 """So many are kept, the first ones; the recorder has thinned them out already."""
 
 
@@ -68,6 +70,30 @@ class Points:
                 where=self._shared.one(event.where),
             )
             resets.append(self.open.opened(seen, event))
+
+    def autotune(self, event: schema.Autotune) -> None:
+        """A triton kernel began to be tuned, or had been."""
+        data, tunings = event.data, self._timeline.tunings
+        if event.edge == "exit":
+            closed = self.open.close(Tuning, event)
+            if closed is not None:
+                closed.met = tuple(dict.fromkeys((*closed.met, *data.met_tids)))
+                closed.error, closed.arguments = cut(data.error), data.arguments
+                return
+        if len(tunings) < _MAX_TUNINGS:
+            tuning = Tuning(
+                tid=event.tid,
+                t0=event.t_ns,
+                t1=event.t_ns if event.edge == "exit" else None,
+                seqs=(event.seq,),
+                kernel=data.kernel,
+                name=data.name,
+                met=data.met_tids,
+                error=cut(data.error),
+                arguments=data.arguments,
+                where=self._shared.one(event.where),
+            )
+            tunings.append(self.open.opened(tuning, event))
 
     def fx_trace(self, event: schema.FxTrace) -> None:
         """A symbolic trace began or ended."""

@@ -9,7 +9,8 @@ joined by ``; `` under verbose logging.
 import enum
 import functools
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from harness.timeline.sharing import cut
 
@@ -55,11 +56,15 @@ GLOBAL_STATE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One entry's rejection. ``entry`` is its compile id, where the text has one."""
+    """One entry's rejection. ``entry`` is its compile id, where the text has one.
+
+    ``other_backend``: the entry is known to be of another backend than the call's.
+    """
 
     text: str
     entry: str | None
     guards: frozenset[Guard]
+    other_backend: bool = False
 
 
 _ENTRY = re.compile(r"^\s*-?\s*\[?(\d+/\d+(?:_\d+)?)\]?:\s*")
@@ -91,9 +96,27 @@ def parse(text: str) -> Reason:
     return Reason(text=text, entry=entry, guards=_guards(body))
 
 
-def parse_all(texts: tuple[str, ...]) -> tuple[Reason, ...]:
-    """Classify a recompile's reasons."""
-    return tuple(parse(cut(text)) for text in texts if text.strip())
+def parse_all(
+    texts: tuple[str, ...], other_backends: Collection[str] | None = None
+) -> tuple[Reason, ...]:
+    """Classify a recompile's reasons.
+
+    ``other_backends``: the entries that were made for another backend, by compile id; None: not
+    known. Torch 2.11 names the backend for every entry whose guards all pass, since it compares a
+    wrapped one (``get_guard_fail_reason_helper``); 2.12 and newer say that of other ones alone.
+    """
+    reasons = tuple(parse(cut(text)) for text in texts if text.strip())
+    if other_backends is None:
+        return reasons
+    return tuple(_checked(reason, other_backends) for reason in reasons)
+
+
+def _checked(reason: Reason, other_backends: Collection[str]) -> Reason:
+    if Guard.BACKEND not in reason.guards or reason.entry is None:
+        return reason
+    if reason.entry in other_backends:
+        return replace(reason, other_backend=True)
+    return replace(reason, guards=frozenset({Guard.UNEXPECTED}))
 
 
 def _guards(body: str) -> frozenset[Guard]:

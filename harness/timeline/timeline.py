@@ -13,6 +13,7 @@ from harness.events.schema import Header, Invariants
 from harness.timeline import lives
 from harness.timeline.history import CodeHistory
 from harness.timeline.judging import Judgement, judge_all
+from harness.timeline.kernels import GraphCapture, GraphReplay, Tuning
 from harness.timeline.memory import MemoryUse
 from harness.timeline.model import (
     BackwardCompile,
@@ -26,8 +27,6 @@ from harness.timeline.model import (
     FlaggedCall,
     Forked,
     FxTrace,
-    GraphCapture,
-    GraphReplay,
     HoldPass,
     LockWait,
     ResetSeen,
@@ -80,6 +79,7 @@ class Timeline:
         backwards_failed: backward calls that failed.
         graph_captures, graph_replays: captures of CUDA graphs; replays by changing threads.
         resets: calls of ``torch._dynamo.reset``.
+        tunings: calls that tuned a triton kernel.
         forked: how the process was forked, if another thread held the compile lock then.
         forwards: dynamo compiles by compile id; in a long recording, the later ones.
         said: lines of texts that say something by their words alone.
@@ -111,6 +111,7 @@ class Timeline:
     fx_traces: list[FxTrace] = field(default_factory=list)
     lock_waits: list[LockWait] = field(default_factory=list)
     resets: list[ResetSeen] = field(default_factory=list)
+    tunings: list[Tuning] = field(default_factory=list)
     flagged: list[FlaggedCall] = field(default_factory=list)
     memory: MemoryUse = field(default_factory=MemoryUse)
     eager: list[EagerCall] = field(default_factory=list)

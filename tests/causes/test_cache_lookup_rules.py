@@ -4,7 +4,7 @@ import pytest
 
 from harness.diagnosis.build import diagnose
 
-from .build import MAIN, Script
+from .build import MAIN, Script, code, frames
 from .rules import SIZE, A, B, codes, find, roots, two_threads
 
 PASSED = "0/0: Unexpected recompilation: runtime guards failed even though they passed"
@@ -18,10 +18,10 @@ def warm(script):
     script.compile(MAIN, "0/1", reasons=[SIZE], digest="long")
 
 
-def missed(script, tid, number, reasons=(PASSED, OTHER), digest="short", *, entries=2):
+def missed(script, tid, number, reasons=(PASSED, OTHER), digest="short", *, entries=2, **data):
     script.miss(tid)
     script.begin(tid, number, entries=entries)
-    script.end(tid, number, reasons=reasons, digest=digest)
+    script.end(tid, number, reasons=reasons, digest=digest, **data)
 
 
 def test_an_entry_that_was_there_before_the_call_and_fits(script):
@@ -102,12 +102,59 @@ def test_entries_before_a_reset_are_no_more(script):
     assert "CR319" not in codes(diagnose(script.finish()))
 
 
-def test_what_torch_2_11_says_may_be_a_backend(tmp_path):
+def on_2_11(tmp_path, **data):
     script = Script(tmp_path / "run", torch="2.11.0")
     warm(script)
     two_threads(script)
-    missed(script, A, "0/2", (BACKEND, OTHER))
+    missed(script, A, "0/2", (BACKEND, OTHER), **data)
     script.call(B)
-    report = diagnose(script.finish())
+    return diagnose(script.finish())
+
+
+def test_what_torch_2_11_says_of_a_backend_is_checked(tmp_path):
+    report = on_2_11(tmp_path, other_backends=[])
+    assert codes(report) == {"CR319"}
+    assert report.notes == ()
+
+
+def test_another_backend_compiles_of_its_own(tmp_path):
+    report = on_2_11(tmp_path, other_backends=["0/0", "0/1"])
+    assert "CR319" not in codes(report)
+    assert "CR319" not in {note.code for note in report.notes}
+
+
+def test_what_torch_2_11_says_of_backends_that_were_not_recorded_may_be_so(tmp_path):
+    report = on_2_11(tmp_path)
     assert "CR319" not in codes(report)
     assert "CR319" in {note.code for note in report.notes}
+
+
+def test_copies_that_use_up_the_limit_lead_to_eager_calls(script):
+    warm(script)
+    two_threads(script)
+    script.call(B)
+    for number in range(2, 8):
+        missed(script, A, f"0/{number}", entries=number)
+        script.call(B)
+    script.miss(B)
+    script.begin(B, "0/8", entries=8)
+    script.end(B, "0/8", ok=False, error="recompile_limit reached", limit_hit=True)
+    data = {"code": code(), "route": "run_only", "by_tid": B, "began_ns": script.t}
+    script.add("eager", A, data, where=frames("loop"))
+    report = diagnose(script.finish())
+    assert [(f.code, f.follows_from) for f in report.findings] == [
+        ("CR319", ()),
+        ("CR403", ("CR319",)),
+    ]
+    assert "6 by `drafter-0`" in find(report, "CR403").statements[0].text
+
+
+def test_a_compile_for_another_shape_beside_a_copy_is_a_new_shape(script):
+    """What one call missed of a race does not hide what another lacked."""
+    warm(script)
+    two_threads(script)
+    missed(script, A, "0/2")
+    script.miss(B)
+    script.begin(B, "0/3", entries=3)
+    script.end(B, "0/3", reasons=[SIZE, OTHER, SIZE.replace("0/0", "0/2")], digest="longer")
+    assert roots(diagnose(script.finish())) == {"CR319", "CR201"}

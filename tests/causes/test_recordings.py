@@ -72,6 +72,8 @@ EXPECTED = {
     "checkpoint_mismatch": ("found", {"CR312"}, {"CR312", "CR404", "CR901"}),
     "own_ways": ("clean", set(), set()),
     "h200_autograd": ("incomplete", set(), set()),  # it has no ended.json
+    "cold_autotune": ("found", {"CR311"}, {"CR311", "CR901"}),
+    "cold_autotune+fixed": ("clean", set(), set()),
     "dense_after_limit": ("found", {"CR107"}, {"CR107", "CR401"}),
     "dense_under_foreign_trace": ("found", {"CR301"}, {"CR301", "CR401", "CR901"}),
     "dense_out_of_memory": ("found", {"CR401"}, {"CR401", "CR402", "CR901"}),
@@ -132,6 +134,7 @@ NEEDED = {
     "CR308": "fx_traces_overlap",
     "CR307": "c08",
     "CR310": "block_mask",
+    "CR311": "cold_autotune",
     "CR312": "stance_leak",
     "CR313": "fork_while_compiling",
     "CR315": "container_mutated",

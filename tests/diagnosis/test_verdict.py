@@ -314,3 +314,19 @@ class TestExpectations:
     def test_what_is_found_is_found(self, script):
         report = diagnose(faulty(script).finish(), Expectations(threads=3))
         assert report.verdict == "found"
+
+
+@pytest.mark.parametrize("torch", [True, False])
+@pytest.mark.parametrize(("option", "remedy"), [("-I", "leave that option out"), ("", "hand on")])
+def test_a_child_past_the_watch_leaves_the_verdict_open_if_it_had_torch(
+    script, option, remedy, torch
+):
+    script.call(MAIN)
+    script.compile(MAIN, "0/0")
+    child = {"pid": 77, "command": "python child.py", "option": option, "torch": torch}
+    report = diagnose(script.finish(unwatched=[child]))
+    (gap,) = (gap for gap in report.not_watched if gap.name == "child process")
+    assert (gap.state, gap.decisive) == ("not watched", torch)
+    assert "`python child.py` (process 77)" in gap.reason
+    assert remedy in gap.reason
+    assert report.verdict == ("incomplete" if torch else "clean")

@@ -1,11 +1,13 @@
 """``harness.watching()`` in the tests' own process."""
 
 import atexit
+import errno
 import json
 import logging
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future
 
@@ -17,8 +19,8 @@ import torch.nn.attention.flex_attention
 import dflash_min.observe
 import harness
 from dflash_min.errors import UsageError
-from harness.child import inside, places
 from harness.child import torch_symbols as symbols
+from harness.child.in_process import inside, places
 from harness.child.settings import Settings
 
 
@@ -323,3 +325,73 @@ def test_a_line_that_comes_after_the_end_of_a_watch_is_not_written(tmp_path):
     copy.close()
     copy.write(b'{"seq": 8}\n')
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b'{"seq": 1}\n']
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "temporary"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "harness.inprocess.write_run",
+        "harness.child.boot.header",
+        "harness.child.in_process.inside.record_entries",
+    ],
+)
+def test_a_watch_that_cannot_begin_leaves_nothing(tmp_path, monkeypatch, what, kept):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = everything()
+    with monkeypatch.context() as patched:
+        patched.setattr(what, full)
+        with (
+            pytest.raises(OSError, match="No space left"),
+            harness.watching(tmp_path if kept else None),
+        ):
+            pytest.fail("it began")
+    assert list(tmp_path.iterdir()) == []
+    assert everything() == before
+    with harness.watching() as run:
+        pass
+    assert run.verdict == "nothing ran"
+
+
+def test_a_watch_inside_another_that_cannot_begin_leaves_the_other_alone(
+    tmp_path, monkeypatch, make, in_threads
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    compiled, x = make(), torch.ones(3)
+    with torch.no_grad():
+        compiled(x)
+    with harness.watching() as run:
+        with monkeypatch.context() as patched:
+            patched.setattr("harness.child.in_process.inside.record_entries", full)
+            with pytest.raises(OSError, match="No space left"), harness.watching(tmp_path):
+                pytest.fail("it began")
+        in_threads(compiled, x.clone().requires_grad_())
+    assert codes(run) & {"CR101", "CR203"}
+
+
+def test_entries_of_another_backend_are_told_apart(tmp_path):
+    def f(x):
+        return x.cos()
+
+    x = torch.ones(3)
+    with harness.watching(tmp_path) as run:
+        one, other = (torch.compile(f, backend=name) for name in ("eager", "aot_eager"))
+        one(x)
+        other(x)
+        one(x.double())
+    events = (run.folder / "events.jsonl").read_text().splitlines()
+    ends = [
+        (event["compile_id"].partition("/")[2], event["data"]["other_backends"])
+        for event in map(json.loads, events)
+        if event["point"] == "dynamo_compile" and "other_backends" in event["data"]
+    ]
+    assert [(n, [i.partition("/")[2] for i in ids]) for n, ids in ends] == [
+        ("0", []),
+        ("1", ["0"]),
+        ("2", ["1"]),
+    ]

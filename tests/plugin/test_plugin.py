@@ -127,6 +127,36 @@ def test_a_checked_suite(pytester, tmp_path):
     assert len(list((tmp_path / "kept").glob("*/report.json"))) == 11
 
 
+def test_a_test_that_fails_by_itself_says_what_it_leaves_behind(pytester):
+    pytester.makepyfile(
+        BEGIN
+        + """
+def test_fails_and_leaves_a_config(request):
+    patch = torch._dynamo.config.patch(recompile_limit=78)
+    patch.__enter__()
+    request.addfinalizer(lambda: patch.__exit__(None, None, None))
+    assert 1 == 2, "own failure"
+"""
+    )
+    result = pytester.runpytest_inprocess("--compile-race-check")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*AssertionError: own failure*", "*recompile_limit was the default and is 78*"]
+    )
+
+
+def test_a_watch_that_cannot_begin_says_why(pytester, tmp_path):
+    in_the_way = tmp_path / "in the way"
+    in_the_way.write_text("")
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess(
+        "--compile-race-check", f"--compile-race-out={in_the_way}"
+    )
+    result.assert_outcomes(failed=1)
+    assert "in the way" in result.stdout.str()
+    assert "has not ended yet" not in result.stdout.str()
+
+
 def test_without_the_option_nothing_is_watched(pytester):
     pytester.makepyfile(BEGIN + CHECKED.replace("own failure", "own"))
     result = pytester.runpytest_inprocess("-k", "not by_itself")

@@ -28,6 +28,7 @@ CUT_PATH = re.compile(r"# [^ ]*(?:tests/recordings/programs|tests/cases|repro/pr
 #: Scenarios' programs that are recorded as they are: the mode that fails and the one that is fixed.
 SCENARIOS = {
     "cache_lookup": ("race", "fixed"),
+    "cold_autotune": ("race", "warmed"),
     "checkpoint_mismatch": ("stance", "fixed"),
     "compiled_autograd": ("race", "locked"),
     "container_mutated": ("race", "copy"),

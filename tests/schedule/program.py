@@ -54,7 +54,7 @@ class Program:
             return Outcome(kind="impossible", verdict="incomplete", headline="needs a lock")
         if number not in self.missed and is_in(self.bug, texts):
             return Outcome(
-                kind="found" if self.verdict == "found" else "failed",
+                kind="found" if self.verdict == "found" else "incomplete",
                 verdict=self.verdict,
                 roots=self.roots,
                 headline="FOUND it",

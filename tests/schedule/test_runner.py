@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dflash_min.errors import UsageError
+from harness.events.files import HARNESS_FAILURE
 from harness.events.run import Run
 from harness.schedule.arrivals import arrivals
 from harness.schedule.minimise import Case, minimise
@@ -170,4 +171,6 @@ def test_a_run_whose_diagnosis_fails_keeps_its_folder(runner, tmp_path, monkeypa
     monkeypatch.setattr("harness.schedule.runner.diagnose", broken)
     outcome = runner.run(Plan(), 0)
     assert (outcome.kind, outcome.headline) == ("failed", "ArithmeticError: no diagnosis")
+    assert outcome.verdict == "failed"
     assert (tmp_path / outcome.folder / "events.jsonl").exists()
+    assert "no diagnosis" in (tmp_path / outcome.folder / HARNESS_FAILURE).read_text()

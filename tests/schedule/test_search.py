@@ -49,11 +49,13 @@ def test_runs_are_counted_by_what_became_of_them() -> None:
         "clean": 2,
         "not reached": 0,
         "impossible": 1,
+        "incomplete": 0,
         "failed": 0,
     }
     assert [tried.number for tried in result.tried] == [1, 2, 3, 4]
     assert result.complete
-    assert result.said == "found 1 · clean 2 · not reached 0 · impossible 1 · failed 0"
+    counts = "found 1 · clean 2 · not reached 0 · impossible 1 · incomplete 0 · failed 0"
+    assert result.said == counts
 
 
 def test_what_is_found_is_replayed_twice_with_the_tightest_plan() -> None:

@@ -75,6 +75,7 @@ class _Begun:
     described: dict[str, Any] | None = None
     reasons: list[str] = field(default_factory=list)
     written: bool = False
+    other_backends: list[str] | None = None
     fullgraph: bool = False
     called_ns: int = 0
 
@@ -126,11 +127,14 @@ class _Compiles:
         begun.fullgraph = bool(args[6] if len(args) > 6 else kwargs["one_graph"])
         begun.called_ns = self._follower.compiling(begun.described)
         caches.remember(code, begun.described, begun.compile_id)
+        entries = caches.entries_of(code, begun.described)
+        backend = args[5] if len(args) > 5 else kwargs["compiler_fn"]
+        begun.other_backends = caches.of_other_backends(entries, backend)
         data = {
             "code": begun.described,
             "context": self._recorder.local.scratch.pop(CONTEXT, None) or context.describe(),
             "inputs": context.describe_inputs(variables),
-            "entries": len(caches.entries_of(code, begun.described)),
+            "entries": len(entries),
             "limit": symbols.RECOMPILE_LIMIT.get(),
             "owner": owners.owner_of(code, variables),
             "dynamic": torch_code.asked_dynamic(sys._getframe()),  # noqa: SLF001
@@ -154,6 +158,7 @@ class _Compiles:
             "code": begun.described,
             "ok": guarded is not None,
             "reasons": self._own_reasons(begun),
+            "other_backends": begun.other_backends,
         }
         if guarded is not None:
             data["entry"] = caches.describe_entry(guarded.guard_manager, begun.compile_id)

@@ -24,6 +24,7 @@ POINTS = (
     "fx_trace",
     "joint_trace",
     "backward_compile",
+    "autotune",
     "block_mask",
     "dense_attention",
 )

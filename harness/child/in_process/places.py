@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from . import torch_symbols as symbols
-from .probes import Unavailable
-from .probes.guards import ANSWERS
+from .. import torch_symbols as symbols
+from ..probes import Unavailable
+from ..probes.guards import ANSWERS
 
 #: Symbols whose value is state of torch's: probes read it, and torch changes it.
 STATE = (
@@ -160,7 +160,7 @@ class Handlers:
             set_hook(self._hook)
 
 
-_PACKAGE = str(__package__)
+_PACKAGE = str(__package__).rpartition(".")[0]
 
 
 def guard_hook() -> object:

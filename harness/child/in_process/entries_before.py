@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from . import caches, codes, context, torch_code
-from . import torch_symbols as symbols
-from .probes import Unavailable
-from .recorder import Recorder
+from .. import caches, codes, context, torch_code
+from .. import torch_symbols as symbols
+from ..probes import Unavailable
+from ..recorder import Recorder
 
 _MAX_CODES = 256
 _MAX_SECONDS = 2.0

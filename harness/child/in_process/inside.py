@@ -14,17 +14,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import boot, caches, following, gpus, places
-from . import torch_symbols as symbols
-from .attach import Attachment
-from .detail import Detail
+from .. import boot, caches, following, gpus
+from .. import torch_symbols as symbols
+from ..attach import Attachment
+from ..detail import Detail
+from ..errors import record_error
+from ..log import Log
+from ..probes import Probe, Unavailable
+from ..probes.invariants import check
+from ..recorder import KEPT, STEADY_POINTS, Recorder
+from ..settings import Settings
+from . import places
 from .entries_before import record_entries
-from .errors import record_error
-from .log import Log
-from .probes import Probe, Unavailable
-from .probes.invariants import check
-from .recorder import KEPT, STEADY_POINTS, Recorder
-from .settings import Settings
 
 # A step's line takes 186 bytes: a night of them is for the watch from outside.
 _MAX_STEADY = 1 << 16
@@ -197,10 +198,14 @@ def begin(settings: Settings) -> Copy:
     with _lock:
         copy = Copy(settings)
         outer = _outer()
-        if outer is None:
-            _begin_first(copy)
-        else:
-            _begin_another(outer, copy)
+        try:
+            if outer is None:
+                _begin_first(copy)
+            else:
+                _begin_another(outer, copy)
+        except BaseException:
+            _give_up(copy)
+            raise
         return copy
 
 
@@ -301,6 +306,17 @@ def _end_last() -> list[str]:
     kept = _session.take_out()
     _session = None
     return kept
+
+
+def _give_up(copy: Copy) -> None:
+    """Leave nothing of a watch that could not begin."""
+    recorder = _outer()
+    if recorder is not None:
+        log = _copies_of(recorder)
+        log.copies = tuple(other for other in log.copies if other is not copy)
+        if _session is not None and not log.copies:
+            _end_last()
+    copy.close()
 
 
 def _after_fork() -> None:
