@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor
+    from torch.nn.attention.flex_attention import FlexKernelOptions
 
     Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
     """q_BHQE, k_BGTE, v_BGTE -> out_BHQE."""
@@ -196,8 +197,28 @@ class CompiledAttention:
             names = ", ".join(sorted(map(str, self.by_device)))
             raise ValueError(f"attention is compiled for {names}, not for {q_BHQE.device}")
         if self.dynamic:  # otherwise sizes become symbolic when torch sees them change, or never
-            _mark_tile_counts(block_mask)
+            mark_tile_counts(block_mask)
         return attend(q_BHQE, k_BGTE, v_BGTE, block_mask=block_mask)
+
+
+def plain_attention(
+    device: torch.device, kernel_options: FlexKernelOptions | None = None
+) -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
+    """Return attention on a device as it is before it is compiled, to be part of a larger graph."""
+    if device.type == "cpu":
+        return flex_attention_operator
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask) -> Tensor:
+        return flex_attention(
+            query,
+            key,
+            value,
+            block_mask=block_mask,
+            enable_gqa=True,
+            kernel_options=kernel_options,
+        )
+
+    return attend
 
 
 def _compile(
@@ -217,7 +238,7 @@ def _compile(
     return attend
 
 
-def _mark_tile_counts(block_mask: BlockMask) -> None:
+def mark_tile_counts(block_mask: BlockMask) -> None:
     """Keep the numbers of tiles from being compiled as equal to whatever they equal by chance.
 
     Torch gives symbolic sizes that are equal at the first call one symbol ("duck shaping"). Two key

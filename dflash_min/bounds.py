@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_min.config import TrainConfig
+    from dflash_min.config import SaveConfig, TrainConfig
 
 MOST: Final = 1 << 20
 """Sizes at most: what is typed by mistake is refused before memory is asked for."""
 _MOST_LAYERS: Final = 1024
 _MOST_STEPS: Final = 1 << 40
 
+Bounds = dict[str, tuple[int | float | None, int, float]]
+"""For each flag its value, None if it is not set, and the least and the most that it may be."""
+
+
+def check_bounds(bounds: Bounds) -> None:
+    """Refuse the first value that is out of its bounds. Raises UsageError."""
+    for flag, (value, least, most) in bounds.items():
+        if value is None:
+            continue
+        if not value >= least:  # written so that nan fails too
+            raise UsageError(f"{flag} must be at least {least}, got {value}")
+        if value > most:
+            bound = f"at most {most}" if isinstance(most, int) else "finite"
+            raise UsageError(f"{flag} must be {bound}, got {value}")
+
 
 def check_numbers(config: TrainConfig) -> None:
     """Refuse a number that is out of bounds whatever else is set. Raises UsageError."""
-    bounds: dict[str, tuple[int | float | None, int, float]] = {
+    bounds: Bounds = {
         # How many at most is for the layout to say.
         "--threads": (config.threads, 1, math.inf),
         "--steps": (config.steps, 1, _MOST_STEPS),
         "--batch-size": (config.batch_size, 1, MOST),
+        "--accumulate": (config.accumulate, 1, MOST),
         "--loss-chunk": (config.loss_chunk, 1, MOST),
         "--queue-depth": (config.queue_depth, 1, MOST),
         "--eval-batches": (config.eval_batches, 0, _MOST_STEPS),
+        "--eval-every": (config.eval_every, 0, _MOST_STEPS),
         "--lr": (config.lr, 0, sys.float_info.max),
         "--weight-decay": (config.weight_decay, 0, sys.float_info.max),
         "--hidden": (config.hidden, 1, MOST),
@@ -39,14 +57,7 @@ def check_numbers(config: TrainConfig) -> None:
         "--block-size": (config.block_size, 2, MOST),
         "--anchors": (None if config.anchors == "vary" else config.anchors, 1, MOST),
     }
-    for flag, (value, least, most) in bounds.items():
-        if value is None:
-            continue
-        if not value >= least:  # written so that nan fails too
-            raise UsageError(f"{flag} must be at least {least}, got {value}")
-        if value > most:
-            bound = f"at most {most}" if isinstance(most, int) else "finite"
-            raise UsageError(f"{flag} must be {bound}, got {value}")
+    check_bounds(bounds)
     if not config.max_grad_norm > 0:
         raise UsageError(f"--max-grad-norm must be above 0, got {config.max_grad_norm}")
     if not 0 <= config.lr_warmup <= 1:
@@ -55,3 +66,17 @@ def check_numbers(config: TrainConfig) -> None:
         raise UsageError(f"--seed must be between 0 and 2**63 - 1, got {config.seed}")
     if config.data is not None and not config.data:
         raise UsageError("--data names no file")
+
+
+def check_saving(save: SaveConfig) -> None:
+    """Refuse settings of what is saved that cannot be met. Raises UsageError."""
+    check_bounds(
+        {
+            "--save-every": (save.save_every, 0, _MOST_STEPS),
+            "--keep-checkpoints": (save.keep_checkpoints, 1, MOST),
+        }
+    )
+    if save.out is None:
+        for field in fields(save):
+            if getattr(save, field.name) != field.default:
+                raise UsageError(f"--{field.name.replace('_', '-')} needs --out")

@@ -115,13 +115,24 @@ def chunked_loss(
     ]
     weighted = torch.stack([weighted_sum for weighted_sum, _ in results]).sum()
     correct_MK = torch.cat([correct for _, correct in results]).view(-1, block_size)
-    scored_MK = weights_BQ.view(-1, block_size) > 0
+    return sums_over_blocks(weighted, correct_MK, weights_BQ.view(-1, block_size))
+
+
+def sums_over_blocks(weighted_sum: Tensor, correct_MK: Tensor, weights_MK: Tensor) -> LossSums:
+    """Sum over M blocks.
+
+    Args:
+        weighted_sum: sum of w * CE.
+        correct_MK: bool, whether a slot's likeliest token is the label; anything if not scored.
+        weights_MK: float32.
+    """
+    scored_MK = weights_MK > 0
     correct_MK = correct_MK & scored_MK
     # The anchor is given, so the run of leading correct slots starts after it.
     leading_M = correct_MK[:, 1:].cumprod(dim=1).sum()
     return LossSums(
-        weighted_sum=weighted,
-        weight_sum=weights_BQ.sum(),
+        weighted_sum=weighted_sum,
+        weight_sum=weights_MK.sum(),
         slot_correct=correct_MK.sum(0),
         slot_scored=scored_MK.sum(0),
         accepted=leading_M,

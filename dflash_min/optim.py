@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dflash_min.errors import Stopped
+from dflash_min.errors import NotFiniteError, Stopped
+from dflash_min.fused.adamw import FusedAdamW, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from torch import Tensor
     from torch.nn import Parameter
 
-    from dflash_min.config import Resolved
+    from dflash_min.resolve import Resolved
 
 
 def lr_share(step: int, steps: int, warmup: float) -> float:
@@ -31,23 +33,120 @@ def lr_share(step: int, steps: int, warmup: float) -> float:
 
 
 class Optimizer:
-    """AdamW on one replica's parameters, with gradients clipped by their global norm."""
+    """AdamW on one replica's parameters, with gradients clipped by their global norm.
+
+    Parameters in bfloat16 are the rounded copies of float32 masters, which are what is trained: an
+    update of less than 1/256 of a weight would otherwise be lost.
+    """
 
     def __init__(self, parameters: Sequence[Parameter], resolved: Resolved) -> None:
+        """Make the masters, and moments of 0, on the parameters' device."""
         self._parameters = list(parameters)
         self._resolved = resolved
+        self.divides = resolved.dtype != "float32"
+        """Whether `step` divides the gradients by the weight, so that `Average` need not."""
+        self._masters: list[Tensor] = [
+            p.detach().float() if self.divides else p for p in self._parameters
+        ]
         self._adamw = torch.optim.AdamW(
-            self._parameters, lr=resolved.lr, weight_decay=resolved.weight_decay
+            self._masters, lr=resolved.lr, weight_decay=resolved.weight_decay
         )
+        self._fused: FusedAdamW | None = None
+        self._fuse()
 
-    def step(self, step: int) -> None:
-        """Apply the gradients of step `step` (from 0) and drop them."""
+    def step(self, step: int, weight: float = 1.0) -> None:
+        """Apply the gradients of step `step` (from 0) and drop them.
+
+        Args:
+            step: sets the learning rate.
+            weight: what the gradients have yet to be divided by, if this optimiser `divides`.
+
+        Raises:
+            NotFiniteError: if a gradient is not finite; no weight has changed.
+        """
         resolved = self._resolved
         for group in self._adamw.param_groups:
             group["lr"] = resolved.lr * lr_share(step, resolved.steps, resolved.lr_warmup)
-        torch.nn.utils.clip_grad_norm_(self._parameters, resolved.max_grad_norm)
+        if self._fused is None:
+            self._step(step, weight or 1.0)
+        else:
+            self._step_fused(self._fused, step, weight or 1.0)
+        for p in (*self._parameters, *self._masters):
+            p.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and numbers from which `load_state_dict` goes on with equal bits."""
+        state: dict[str, Any] = {"adamw": self._adamw.state_dict()}
+        if self.divides:
+            state["masters"] = self._masters
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state of an optimiser of the same parameters, whatever device it was on.
+
+        Raises:
+            ValueError: if the state is of other parameters.
+        """
+        masters = state.get("masters", [])
+        if [m.shape for m in masters] != [m.shape for m in self._masters if self.divides]:
+            raise ValueError("the optimiser's state is of weights of other sizes or another dtype")
+        self._adamw.load_state_dict(state["adamw"])
+        for mine, loaded in zip(self._masters, masters, strict=False):
+            mine.copy_(loaded)
+        self._fuse()
+
+    def _step(self, step: int, weight: float) -> None:
+        """Take one operation after another, as torch has them."""
+        if self.divides:
+            for master, p in zip(self._masters, self._parameters, strict=True):
+                master.grad = None if p.grad is None else p.grad.float().div_(weight)
+                p.grad = None
+        norm = torch.nn.utils.clip_grad_norm_(self._masters, self._resolved.max_grad_norm)
+        _check_finite(norm, step)
         self._adamw.step()
-        self._adamw.zero_grad(set_to_none=True)
+        if self.divides:
+            for master, p in zip(self._masters, self._parameters, strict=True):
+                p.detach().copy_(master)
+
+    def _step_fused(self, fused: FusedAdamW, step: int, weight: float) -> None:
+        group = self._adamw.param_groups[0]
+        norm = fused.clip(
+            [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters],
+            weight=weight,
+            max_norm=self._resolved.max_grad_norm,
+        )
+        _check_finite(norm, step)
+        for state in self._adamw.state.values():
+            state["step"] += 1
+        fused.update(
+            t=int(next(iter(self._adamw.state.values()))["step"]),
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            betas=group["betas"],
+            eps=group["eps"],
+        )
+
+    def _fuse(self) -> None:
+        """Let the kernels work on AdamW's own state, if they are asked for and can be used."""
+        on_gpu = self._masters[0].device.type == "cuda"
+        if not (on_gpu and "optimizer" in self._resolved.fused and fits(self._parameters)):
+            return
+        states = [self._adamw.state[master] for master in self._masters]
+        for master, state in zip(self._masters, states, strict=True):
+            state.setdefault("step", torch.tensor(0.0))
+            state.setdefault("exp_avg", torch.zeros_like(master))
+            state.setdefault("exp_avg_sq", torch.zeros_like(master))
+        self._fused = FusedAdamW(
+            [p.detach() for p in self._parameters],
+            self._masters,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+        )
+
+
+def _check_finite(norm: Tensor, step: int) -> None:
+    if not math.isfinite(norm):
+        raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {float(norm)}")
 
 
 class Average:
@@ -55,13 +154,22 @@ class Average:
 
     Each replica differentiates its sum of weighted token losses, not the mean: replicas with more
     weight then count for more, as in the summed batch. All replicas add the sums in rank order and
-    divide by the summed weight, so that they get equal bits where their devices are of one kind.
+    divide by the summed weight, unless the optimiser does, so that they get equal bits where their
+    devices are of one kind.
 
     On CUDA, reading another thread's gradients needs no event: all threads use each device's
     default stream, a copy between devices runs in both, and the meeting orders the launches.
     """
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, *, mean: bool = True) -> None:
+        """Prepare for so many replicas.
+
+        Args:
+            replicas: how many meet.
+            mean: whether to divide by the summed weight. Without it one replica's gradients are
+                left as they are, and not even copied.
+        """
+        self._mean = mean
         self._barrier = threading.Barrier(replicas)
         self._grads: list[list[Tensor]] = [[] for _ in range(replicas)]
         self._sums: list[tuple[float, ...]] = [() for _ in range(replicas)]
@@ -87,8 +195,10 @@ class Average:
         self.meet()
         totals = tuple(sum(column) for column in zip(*self._sums, strict=True))
         for p, *grads in zip(parameters, *self._grads, strict=True):
-            # A batch without a single label has weight 0 and gradient 0.
-            p.grad = _ordered_sum(grads, p.device).div_(totals[0] or 1.0)
+            p.grad = _ordered_sum(grads, p.device)
+            if self._mean:
+                # A batch without a single label has weight 0 and gradient 0.
+                p.grad.div_(totals[0] or 1.0)
         return totals
 
     def meet(self) -> None:
@@ -113,7 +223,13 @@ class Average:
 
 
 def _ordered_sum(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    total = tensors[0].to(device, copy=True)
-    for tensor in tensors[1:]:
+    """Add in float32 or wider, and round once."""
+    first, *rest = tensors
+    if not rest:
+        return first
+    # Of two numbers the sum in bfloat16 is the rounded sum in float32.
+    wide = first.dtype if len(rest) == 1 else torch.promote_types(first.dtype, torch.float32)
+    total = first.to(device, wide) + rest[0].to(device)
+    for tensor in rest[1:]:
         total += tensor.to(device)
-    return total
+    return total.to(first.dtype)

@@ -11,17 +11,21 @@ from torch.nn import functional as F
 from dflash_min import blocks
 from dflash_min.attention import attend_dense, build_block_mask, dense_mask
 from dflash_min.data import seeded
+from dflash_min.fused.layers import FusedDrafter, padded
+from dflash_min.fused.loss import fused_loss
+from dflash_min.fused.mask import block_mask
 from dflash_min.loss import chunked_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn.attention.flex_attention import BlockMask
 
     from dflash_min.attention import Attend, CompiledAttention
-    from dflash_min.config import Resolved
     from dflash_min.data import Text
     from dflash_min.loss import LossSums
     from dflash_min.model import Drafter
-    from dflash_min.target import Target
+    from dflash_min.resolve import Resolved
+    from dflash_min.targets import TargetModel
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,12 @@ class Batch:
     features_BSF: Tensor
 
 
-def training_batch(resolved: Resolved, text: Text, target: Target, step: int, rank: int) -> Batch:
-    """Make the batch of one drafter's step: text, anchors, and the target's features.
+def training_batch(
+    resolved: Resolved, text: Text, target: TargetModel, step: int, rank: int, *, micro: int = 0
+) -> Batch:
+    """Make a batch of one drafter's step: text, anchors, and the target's features.
 
-    It depends on the seed, the step and the rank only; no global random state is used.
+    It depends on the seed and the three numbers only; no global random state is used.
 
     Args:
         resolved: the run.
@@ -49,8 +55,9 @@ def training_batch(resolved: Resolved, text: Text, target: Target, step: int, ra
         target: the calling thread's own.
         step: from 0.
         rank: which drafter the batch is for.
+        micro: which of the batches of its step it is.
     """
-    number = step * len(resolved.layout.drafters) + rank
+    number = resolved.batch_number(step, rank, micro)
     length = resolved.length(step)
     input_ids_BS, loss_mask_BS = text.batch(
         number, length, resolved.batch_size, resolved.padded_length(length)
@@ -66,7 +73,7 @@ def training_batch(resolved: Resolved, text: Text, target: Target, step: int, ra
 
 
 def held_out_batch(
-    resolved: Resolved, text: Text, target: Target, number: int, device: torch.device
+    resolved: Resolved, text: Text, target: TargetModel, number: int, device: torch.device
 ) -> Batch:
     """Make batch `number` of held-out text, the same in every evaluation of a run."""
     length = resolved.length(number)
@@ -81,7 +88,7 @@ def held_out_batch(
 
 
 def with_features(
-    target: Target,
+    target: TargetModel,
     device: torch.device,
     step: int,
     length: int,
@@ -97,7 +104,7 @@ def with_features(
         tensors: input_ids_BS, loss_mask_BS, anchors_BN and keep_BN, anywhere.
     """
     input_ids_BS, loss_mask_BS, anchors_BN, keep_BN = tensors
-    features_BSF = target.features(input_ids_BS.to(target.embed_tokens.weight.device))
+    features_BSF = target.features(input_ids_BS.to(target.embed_VD.device))
     return Batch(
         step=step,
         tokens=input_ids_BS.shape[0] * length,
@@ -113,35 +120,38 @@ class Replica:
     """A drafter on one device with frozen copies of the target's embedding and output head."""
 
     def __init__(
-        self, drafter: Drafter, target: Target, attention: CompiledAttention, resolved: Resolved
+        self,
+        drafter: Drafter,
+        target: TargetModel,
+        attention: CompiledAttention,
+        resolved: Resolved,
     ) -> None:
         """Take the device from the drafter's parameters and share the target's where equal."""
         self.drafter = drafter
         self.parameters = list(drafter.parameters())
-        self.device = self.parameters[0].device
-        self._embed_VD = target.embed_tokens.weight.detach().to(self.device)
-        self._lm_head_VD = target.lm_head.weight.detach().to(self.device)
+        self.device, self._dtype = self.parameters[0].device, self.parameters[0].dtype
+        self._embed_VD = target.embed_VD.detach().to(self.device, self._dtype)
+        self._lm_head_VD = target.lm_head_VD.detach().to(self.device, self._dtype)
         self._attention = attention
         self._resolved = resolved
         self._gamma = blocks.decay_gamma(resolved.model.block_size)
+        self._build_mask = block_mask if "mask" in resolved.fused else build_block_mask
+        self._sum_loss = fused_loss if "loss" in resolved.fused else chunked_loss
+        self._layers = _fused_layers(drafter, resolved) if "layers" in resolved.fused else None
 
     def forward(self, batch: Batch) -> LossSums:
         """Draft every block of a batch with compiled attention.
 
         The block mask is built here, not compiled, by the thread that trains, in each step.
         """
-        block_mask = build_block_mask(
-            batch.anchors_BN,
-            batch.keep_BN,
-            batch.input_ids_BS.shape[1],
-            self._resolved.model.block_size,
-            self.device,
-        )
+        if self._layers is not None:
+            return self._forward_fused(self._layers, batch)
+        mask = self._block_mask(batch, batch.input_ids_BS.shape[1])
 
         def attend(q_BHQE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor) -> Tensor:
-            return self._attention(q_BHQE, k_BGTE, v_BGTE, block_mask)
+            return self._attention(q_BHQE, k_BGTE, v_BGTE, mask)
 
-        return self._loss(batch, attend)
+        return self._forward(batch, attend)
 
     def forward_dense(self, batch: Batch) -> LossSums:
         """Draft every block of a batch without anything compiled."""
@@ -155,19 +165,39 @@ class Replica:
         def attend(q_BHQE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor) -> Tensor:
             return attend_dense(q_BHQE, k_BGTE, v_BGTE, mask)
 
-        return self._loss(batch, attend)
+        return self._forward(batch, attend)
 
-    def _loss(self, batch: Batch, attend: Attend) -> LossSums:
+    def _forward(self, batch: Batch, attend: Attend) -> LossSums:
+        features_BSF = batch.features_BSF.to(self._dtype)
+        embeds_BQD, positions_BT = self._inputs(batch, features_BSF.shape[1])
+        return self._loss(batch, self.drafter(embeds_BQD, features_BSF, positions_BT, attend))
+
+    def _forward_fused(self, layers: FusedDrafter, batch: Batch) -> LossSums:
+        features_BSF = padded(batch.features_BSF.to(self._dtype))
+        embeds_BQD, positions_BT = self._inputs(batch, features_BSF.shape[1])
+        mask = self._block_mask(batch, features_BSF.shape[1])
+        return self._loss(batch, layers(embeds_BQD, features_BSF, positions_BT, mask))
+
+    def _block_mask(self, batch: Batch, context_len: int) -> BlockMask:
+        return self._build_mask(
+            batch.anchors_BN,
+            batch.keep_BN,
+            context_len,
+            self._resolved.model.block_size,
+            self.device,
+        )
+
+    def _inputs(self, batch: Batch, context_len: int) -> tuple[Tensor, Tensor]:
+        """Return embeds_BQD of the blocks' slots and positions_BT."""
         model = self._resolved.model
         block_ids_BQ = blocks.block_inputs(
             batch.input_ids_BS, batch.anchors_BN, model.block_size, model.mask_token_id
         )
-        positions_BT = blocks.positions(
-            batch.input_ids_BS.shape[1], batch.anchors_BN, model.block_size
-        )
-        hidden_BQD = self.drafter(
-            F.embedding(block_ids_BQ, self._embed_VD), batch.features_BSF, positions_BT, attend
-        )
+        positions_BT = blocks.positions(context_len, batch.anchors_BN, model.block_size)
+        return F.embedding(block_ids_BQ, self._embed_VD), positions_BT
+
+    def _loss(self, batch: Batch, hidden_BQD: Tensor) -> LossSums:
+        model = self._resolved.model
         labels_BQ, weights_BQ = blocks.targets(
             batch.input_ids_BS,
             batch.loss_mask_BS,
@@ -176,7 +206,7 @@ class Replica:
             model.block_size,
             self._gamma,
         )
-        return chunked_loss(
+        return self._sum_loss(
             hidden_BQD,
             self._lm_head_VD,
             labels_BQ,
@@ -184,3 +214,13 @@ class Replica:
             self._resolved.loss_chunk,
             block_size=model.block_size,
         )
+
+
+def _fused_layers(drafter: Drafter, resolved: Resolved) -> FusedDrafter:
+    return FusedDrafter(
+        drafter,
+        dynamic=resolved.compile_dynamic,
+        backend=resolved.backend,
+        mode=None if resolved.compile_mode == "default" else resolved.compile_mode,
+        fixed_queries=resolved.anchors != "vary",
+    )

@@ -2,56 +2,131 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import shlex
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from dflash_min import cli
-from dflash_min.config import TrainConfig, UsageError, resolve
+from dflash_min import cli, stopping
+from dflash_min.config import SaveConfig, TrainConfig
+from dflash_min.errors import SaveError, TrainingError, UsageError
+from dflash_min.resolve import resolve
 from dflash_min.versions import check_torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from dflash_min.evaluate import Evaluation
     from dflash_min.pipeline import StepReport
-    from dflash_min.trainer import Summary
+    from dflash_min.trainer import Summary, Trainer
 
 PROG: Final = "dflash_min.train"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What `python -m dflash_min.train` takes."""
+
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """What is trained."""
+    save: SaveConfig = field(default_factory=SaveConfig)
+    """What is saved."""
 
 
 def main(argv: Sequence[str] | None = None) -> Summary:
     """Parse the command line, train, and print one line of summary on stdout.
 
+    After Ctrl-C, SIGTERM or SIGHUP training stops, saved, and the process ends by that signal.
+
     Raises:
-        SystemExit: with code 2 after one line on stderr for anything the user has to mend.
+        SystemExit: with code 2 after one line on stderr for anything the user has to mend; with
+            code 1 after one for a run that cannot go on and whose code is not at fault.
         ExceptionGroup: holding every failed thread's exception.
     """
-    config = cli.parse(
-        TrainConfig,
-        sys.argv[1:] if argv is None else argv,
+    argv = sys.argv[1:] if argv is None else list(argv)
+    command = cli.parse(
+        Command,
+        argv,
         prog=PROG,
         description="Train a DFlash drafter with target and drafter threads in one process.",
     )
-    try:
-        check_torch()
-        resolved = resolve(config, visible_gpus())
-        from dflash_min.trainer import Trainer
+    ending = Ending(argv)
+    with stopping.stopped_by_signals(ending.stop, ending.line) as signalled:
+        try:
+            check_torch()
+            resolved = resolve(command.train, visible_gpus())
+            from dflash_min.trainer import Trainer
 
-        trainer = Trainer(resolved)
-    except UsageError as error:
-        cli.fail(PROG, str(error))
-    progress = Progress(resolved.steps)
+            trainer = ending.trainer = Trainer(resolved, command.save)
+            for note in trainer.notes:
+                cli.say(PROG, note)
+            summary = _run(trainer, ending)
+        except UsageError as error:
+            cli.fail(PROG, str(error))
+    if signalled.signal is not None:
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            print(ending.line(signalled.signal.name), file=sys.stderr, flush=True)
+        stopping.end_by(signalled.signal)
+    print(_summary_line(summary, trainer.newest), flush=True)
+    return summary
+
+
+def _run(trainer: Trainer, ending: Ending) -> Summary:
+    progress = Progress(trainer.resolved.steps)
     try:
-        summary = trainer.run(progress)
+        return trainer.run(progress, progress.held_out)
+    except SaveError as error:
+        progress.end()
+        cli.say(PROG, f"error: {error}")
+        raise SystemExit(1) from error
     except BaseExceptionGroup as group:
         progress.end()
-        kinds = ", ".join(type(error).__name__ for error in group.exceptions)
-        print(f"{PROG}: {group.message}: {kinds}", file=sys.stderr)
-        raise
-    progress.end()
-    print(_summary_line(summary), flush=True)
-    return summary
+        expected, others = group.split(TrainingError)
+        if others is not None:
+            kinds = ", ".join(type(error).__name__ for error in group.exceptions)
+            print(f"{PROG}: {group.message}: {kinds}", file=sys.stderr)
+        elif expected is not None:
+            for line in (*expected.exceptions, *getattr(group, "__notes__", ())):
+                cli.say(PROG, f"error: {line}")
+        if trainer.newest is not None:
+            cli.say(PROG, ending.saved())
+        if others is not None:
+            raise
+        raise SystemExit(1) from group
+    finally:
+        progress.end()
+
+
+class Ending:
+    """Ends a run early, and what is said of it."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.trainer: Trainer | None = None
+        """Once it is built; before, there is nothing to end."""
+        self._argv = [word for word in argv if word not in {"--resume", "--no-resume"}]
+
+    def stop(self) -> bool:
+        """Let training end, as `Trainer.stop` has it."""
+        return self.trainer is not None and self.trainer.stop()
+
+    def line(self, signal_name: str) -> str:
+        """Return the line for a run that a signal has stopped."""
+        when = "before the first step"
+        if self.trainer is not None and self.trainer.finished:
+            when = f"after step {self.trainer.finished} of {self.trainer.resolved.steps}"
+        return f"{PROG}: stopped by {signal_name} {when}; {self.saved()}"
+
+    def saved(self) -> str:
+        """Say what is saved, and how to go on from there."""
+        newest = None if self.trainer is None else self.trainer.newest
+        if newest is None:
+            return "nothing is saved"
+        again = shlex.join(["python", "-m", PROG, *self._argv, "--resume"])
+        return f"saved {newest}; go on with: {again}"
 
 
 def check_torch() -> None:
@@ -81,12 +156,12 @@ class Progress:
         self._steps = steps
         self._every = max(1, steps // 6)
         self._live = sys.stderr.isatty()
-        self._began = time.perf_counter()
+        self._began: float | None = None
         self._tokens = 0
 
     def __call__(self, report: StepReport) -> None:
         """Show a step that has just ended."""
-        if report.step == 0:
+        if self._began is None:
             self._began = time.perf_counter() - report.seconds
         self._tokens += report.tokens
         rate = self._tokens / (time.perf_counter() - self._began)
@@ -96,28 +171,41 @@ class Progress:
             f"accept_len {report.accept_len:.2f}  {rate:,.0f} tokens/s"
         )
         if self._live:
-            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+            self._show(f"\r{line}\x1b[K")
         elif done == self._steps or done % self._every == 0:
-            print(line, file=sys.stderr, flush=True)
+            self._show(f"{line}\n")
+
+    def held_out(self, evaluation: Evaluation) -> None:
+        """Show an evaluation as a line of its own."""
+        line = evaluation.line()
+        self._show(f"\r{line}\x1b[K\n" if self._live else f"{line}\n")
 
     def end(self) -> None:
         """Leave the rewritten line."""
         if self._live and self._tokens:
-            print(file=sys.stderr)
+            self._show("\n")
+        self._live = False
+
+    def _show(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a terminal that is gone takes no training along
+            print(text, end="", file=sys.stderr, flush=True)
 
 
-def _summary_line(summary: Summary) -> str:
-    line = (
-        f"trained {summary.steps} steps in {summary.seconds:.1f} s: "
-        f"loss {summary.first_loss:.4f} -> {summary.loss:.4f}, "
-        f"accept_len {summary.accept_len:.2f}, {summary.tokens / summary.seconds:,.0f} tokens/s"
-    )
+def _summary_line(summary: Summary, newest: Path | None) -> str:
+    if summary.steps:
+        line = (
+            f"trained {summary.steps} steps in {summary.seconds:.1f} s: "
+            f"loss {summary.first_loss:.4f} -> {summary.loss:.4f}, "
+            f"accept_len {summary.accept_len:.2f}, {summary.tokens / summary.seconds:,.0f} tokens/s"
+        )
+    else:
+        line = "all steps were done already"
     if summary.held_out_loss is not None:
         line += (
             f"; held out: loss {summary.held_out_loss:.4f}, "
             f"accept_len {summary.held_out_accept_len:.2f}"
         )
-    return line
+    return line if newest is None else f"{line}; saved {newest}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""A whole run: build the replicas, warm up, train, and evaluate if asked to."""
+"""A whole run: build the replicas, warm up, train, save, and evaluate if asked to."""
 
 from __future__ import annotations
 
+import copy
+import math
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,26 +16,35 @@ import torch
 import torch._dynamo
 import torch._inductor
 
-from dflash_min import observe
+from dflash_min import observe, resuming, run_folder, targets, tokens
 from dflash_min.attention import CompiledAttention
-from dflash_min.config import UsageError
+from dflash_min.bounds import check_saving
+from dflash_min.checkpoint import Record
+from dflash_min.config import SaveConfig
+from dflash_min.curves import Curves
 from dflash_min.data import Text
+from dflash_min.errors import SaveError, UsageError
+from dflash_min.evaluate import Evaluator
 from dflash_min.model import Drafter
-from dflash_min.pipeline import Pipeline
-from dflash_min.replica import Replica, held_out_batch
-from dflash_min.target import Target
+from dflash_min.optim import Optimizer
+from dflash_min.pipeline import GRACE_S, Pipeline
+from dflash_min.replica import Replica
+from dflash_min.run_folder import RunFolder
 from dflash_min.warmup import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from dflash_min.config import Resolved
+    from dflash_min.checkpoint import Checkpoint
+    from dflash_min.evaluate import Evaluation
     from dflash_min.pipeline import StepReport
+    from dflash_min.resolve import Resolved
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to."""
+    """What a run came to, counted from where it began or was resumed."""
 
     steps: int
     tokens: int
@@ -40,7 +52,7 @@ class Summary:
     """Training only, without the warm-up."""
     first_loss: float
     loss: float
-    """Of the last step."""
+    """Of the last step; nan, as the other figures, if there was none."""
     accept_len: float
     """Of the last step."""
     held_out_loss: float | None
@@ -48,88 +60,265 @@ class Summary:
 
 
 class Trainer:
-    """Targets, drafter replicas and text of one run."""
+    """Targets, drafter replicas, text and state of one run."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    grace_s = GRACE_S
+    """Seconds that a step under way has to end after `stop`."""
+
+    def __init__(self, resolved: Resolved, save: SaveConfig | None = None) -> None:
         """Read the text and build all models; no thread is started and nothing compiled.
 
+        Args:
+            resolved: what is run.
+            save: what is saved, and whether a saved run goes on; nothing if not given. Nothing is
+                written before `run`.
+
         Raises:
-            UsageError: if torch does not know the backend, or the text cannot be used.
+            UsageError: if torch does not know the backend, the text or the target cannot be used,
+                or the run cannot be saved or resumed as asked.
         """
+        self._save_config = SaveConfig() if save is None else save
+        check_saving(self._save_config)
         backends = torch.compiler.list_backends(exclude_tags=())
         if resolved.backend not in backends:
             raise UsageError(f"--backend {resolved.backend} is none of {', '.join(backends)}")
         self.resolved = resolved
-        self.text = Text.load(resolved.data, resolved.seed, max(resolved.seq_lens))
+        self._resumed, self.notes = run_folder.find(self._save_config)
+        """`notes` are for the user: what a run is resumed from, and what differs."""
+        settings = resuming.settings(resolved)
+        if self._resumed is not None:
+            self.notes += resuming.check(self._resumed.record.settings, settings)
+        self.text = Text.load(
+            resolved.data, resolved.seed, max(resolved.seq_lens), tokens.load(resolved)
+        )
         if resolved.eval_batches and not self.text.holds_out:
             raise UsageError("--eval-batches: there is too little text to hold some out")
-        model, layout = resolved.model, resolved.layout
-        on_device = {
-            name: Target(model, seed=resolved.seed).to(name) for name in set(layout.targets)
-        }
-        self.targets = [on_device[name] for name in layout.targets]
-        attention = CompiledAttention(
-            layout.drafters,
-            dynamic=resolved.compile_dynamic,
-            backend=resolved.backend,
-            mode=None if resolved.compile_mode == "default" else resolved.compile_mode,
-        )
-        self.replicas = [
-            Replica(
-                Drafter(
-                    model,
-                    seed=resolved.seed,
-                    checkpoint_layers=resolved.activation_checkpointing,
-                ).to(name),
-                self.targets[rank % len(self.targets)],
-                attention,
-                resolved,
-            )
-            for rank, name in enumerate(layout.drafters)
-        ]
+        self.targets, self.replicas = _models(resolved)
+        self.optimizers = [Optimizer(replica.parameters, resolved) for replica in self.replicas]
+        self.evaluator = Evaluator(resolved, self.text, self.targets[0], self.replicas[0])
+        self.finished = 0
+        """Steps that all replicas have finished."""
+        self.folder: RunFolder | None = None
+        """The run folder, while `run` writes to it."""
+        self._curves: Curves | None = None
+        self._saving = threading.Lock()
+        self._saved_at = 0
+        self._pipeline: Pipeline | None = None
+        if self._save_config.out is not None:
+            self._settings, self._digests = settings, resuming.digests(self.text, self.targets[0])
+        if self._resumed is not None:
+            resuming.check(self._resumed.record.digests, self._digests)
+            self._restore(self._resumed)
 
-    def run(self, report: Callable[[StepReport], None]) -> Summary:
-        """Warm up and train, and call `report` after each step.
+    def run(
+        self,
+        report: Callable[[StepReport], None],
+        held_out: Callable[[Evaluation], None] | None = None,
+    ) -> Summary:
+        """Warm up, train for the steps that are left, and call `report` after each step.
+
+        `held_out`, if given, is called after each evaluation in training. What has been trained is
+        saved at the end, whatever the end is.
 
         Raises:
             ExceptionGroup: holding every failed thread's exception.
+            SaveError: if the state cannot be saved after the last step.
+            UsageError: if the run folder cannot be used.
         """
         reports: list[StepReport] = []
 
-        def keep(step: StepReport) -> None:
+        def after_step(step: StepReport) -> None:
             reports.append(step)
             report(step)
+            self._after_step(step, held_out)
 
-        warm_up(self.resolved, self.targets[0], self.replicas)
-        pipeline = Pipeline(self.resolved, self.text, self.targets, self.replicas, keep)
-        began = time.perf_counter()
-        with observe.phase("train"):
-            pipeline.run()
-        seconds = time.perf_counter() - began
-        held_out = self.evaluate() if self.resolved.eval_batches else (None, None)
+        with (
+            RunFolder.opened(self._save_config, self._resumed) as self.folder,
+            Curves.opened(self._save_config.out, self.resolved, self.finished) as self._curves,
+        ):
+            began = time.perf_counter()
+            if self.finished < self.resolved.steps:
+                warm_up(self.resolved, self.targets[0], self.replicas)
+                self.evaluator.warm_up()
+                began = time.perf_counter()
+                self._train(after_step)
+            seconds = time.perf_counter() - began
+            last = self._evaluate_at_the_end()
         return Summary(
             steps=len(reports),
             tokens=sum(step.tokens for step in reports),
             seconds=seconds,
-            first_loss=reports[0].loss,
-            loss=reports[-1].loss,
-            accept_len=reports[-1].accept_len,
-            held_out_loss=held_out[0],
-            held_out_accept_len=held_out[1],
+            first_loss=reports[0].loss if reports else math.nan,
+            loss=reports[-1].loss if reports else math.nan,
+            accept_len=reports[-1].accept_len if reports else math.nan,
+            held_out_loss=None if last is None else last.loss,
+            held_out_accept_len=None if last is None else last.accept_len,
         )
 
-    def evaluate(self) -> tuple[float, float]:
-        """Return loss and acceptance length of the first replica on held-out text.
+    def stop(self) -> bool:
+        """Let `run` end after the step that is under way, saved. May be called in a signal handler.
 
-        Attention is dense here: calling the compiled one without gradients would be a recompile.
+        Returns:
+            Whether there is anything to wait for. If not, in the warm-up or an evaluation after
+            training, nothing is lost by ending at once.
         """
-        replica, target = self.replicas[0], self.targets[0]
-        with observe.phase("evaluate"), torch.no_grad():
-            sums = [
-                replica.forward_dense(
-                    held_out_batch(self.resolved, self.text, target, number, replica.device)
-                ).detached()
-                for number in range(self.resolved.eval_batches)
-            ]
-        total = sum(sums[1:], start=sums[0])
-        return float(total.loss), float(total.accept_len)
+        pipeline = self._pipeline
+        if pipeline is None:
+            return False
+        pipeline.stop()
+        return True
+
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint of this run, saved by it or resumed from."""
+        if self.folder is not None:
+            return self.folder.newest
+        return None if self._resumed is None else self._resumed.path
+
+    def _train(self, after_step: Callable[[StepReport], None]) -> None:
+        pipeline = Pipeline(
+            self.resolved,
+            self.text,
+            self.targets,
+            self.replicas,
+            optimizers=self.optimizers,
+            report=after_step,
+            start=self.finished,
+            grace_s=self.grace_s,
+        )
+        self._pipeline = pipeline
+        try:
+            with observe.phase("train"):
+                pipeline.run()
+        except BaseException as error:
+            self._save_in_spite_of(error, self._count(pipeline))
+            raise
+        else:
+            self._save(self._count(pipeline))
+        finally:
+            self._pipeline = None
+
+    def _count(self, pipeline: Pipeline) -> int | None:
+        """Return how many steps are whole after training; None if the replicas are between two."""
+        done = pipeline.finished_steps()
+        self.finished = self.finished if done is None else done
+        return done
+
+    def _after_step(self, step: StepReport, held_out: Callable[[Evaluation], None] | None) -> None:
+        """Measure and save what is due, on the thread drafter-0, while no weight changes."""
+        done = step.step + 1
+        self.finished = done
+        self._record(done, "train", step.values())
+        if self.evaluator.due(done):
+            evaluation = self.evaluator(done)
+            self._record(done, "eval", evaluation.values())
+            if held_out is not None:
+                held_out(evaluation)
+        if self.folder is not None and self.folder.due(done):
+            self._save(done)
+
+    def _record(self, step: int, kind: str, values: dict[str, object]) -> None:
+        if self.folder is not None:
+            self.folder.record(step, kind, values)
+        if self._curves is not None:
+            self._curves.write(step, kind, values)
+
+    def _evaluate_at_the_end(self) -> Evaluation | None:
+        resolved, done = self.resolved, self.finished
+        if not resolved.eval_batches or done < resolved.steps:
+            return None
+        with observe.phase("evaluate"):
+            evaluation = self.evaluator(done)
+        # It is there if it was due in training, or if all this is a finished run resumed.
+        if self.folder is not None and not self.folder.has(done, "eval"):
+            self._record(done, "eval", evaluation.values())
+        return evaluation
+
+    def _save_in_spite_of(self, error: BaseException, done: int | None) -> None:
+        """Save what is whole when training has failed, unless saving is what failed."""
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(SaveError) is not None:
+            return
+        try:
+            self._save(done)
+        except SaveError as second:
+            error.add_note(str(second))
+
+    def _save(self, done: int | None) -> None:
+        """Save the state after so many finished steps, if that is still to be done.
+
+        Raises:
+            SaveError: if it cannot be written, or is not one state.
+        """
+        # A stop does not wait for ever for the thread that saves after each so many steps.
+        with self._saving:
+            if self.folder is None or done is None or done == self._saved_at:
+                return
+            self._check_replicas()
+            record = Record(
+                step=done,
+                seed=self.resolved.seed,
+                target=self.resolved.target,
+                config=self.resolved.model,
+                settings=self._settings,
+                digests=self._digests,
+            )
+            weights = self.replicas[0].drafter.state_dict()
+            self.folder.save(record, weights, self.optimizers[0].state_dict())
+            self._saved_at = done
+
+    def _check_replicas(self) -> None:
+        """Refuse to save replicas that differ.
+
+        One is saved for all, since all have equal bits. If they have not, something is broken, a
+        race or a device, and resuming would hide it: the others' weights would be replaced.
+        """
+        first, *others = self.replicas
+        for rank, other in enumerate(others, start=1):
+            pairs = zip(first.drafter.named_parameters(), other.parameters, strict=True)
+            for (name, mine), theirs in pairs:
+                if not _equal_bits(mine, theirs):
+                    raise SaveError(
+                        f"not saved: {name} differs between drafter-0 and drafter-{rank}, which "
+                        "should be equal bit for bit"
+                    )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.optimizer()
+        for replica, optimizer in zip(self.replicas, self.optimizers, strict=True):
+            replica.drafter.load_state_dict(checkpoint.weights)
+            # torch's optimisers keep the tensors that they are given, where nothing is to be moved.
+            optimizer.load_state_dict(copy.deepcopy(state))
+        self.finished = self._saved_at = checkpoint.step
+
+
+def _models(resolved: Resolved) -> tuple[list[targets.TargetModel], list[Replica]]:
+    """Build a target for each device and a replica for each drafter thread."""
+    layout = resolved.layout
+    on_device = {name: targets.load(resolved, name) for name in set(layout.targets)}
+    of_threads = [on_device[name] for name in layout.targets]
+    attention = CompiledAttention(
+        layout.drafters,
+        dynamic=resolved.compile_dynamic,
+        backend=resolved.backend,
+        mode=None if resolved.compile_mode == "default" else resolved.compile_mode,
+    )
+    replicas = [
+        Replica(
+            Drafter(
+                resolved.model,
+                seed=resolved.seed,
+                checkpoint_layers=resolved.activation_checkpointing,
+            ).to(name, getattr(torch, resolved.dtype)),
+            of_threads[rank % len(of_threads)],
+            attention,
+            resolved,
+        )
+        for rank, name in enumerate(layout.drafters)
+    ]
+    return of_threads, replicas
+
+
+def _equal_bits(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Compare as bytes, so that nan equals nan and 0 does not equal -0."""
+    here, there = (p.detach().contiguous().view(torch.uint8) for p in (mine, theirs))
+    return torch.equal(here, there.to(here.device))

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from dflash_min.config import Resolved, WarmupMode
+    from dflash_min.config import WarmupMode
     from dflash_min.replica import Replica
-    from dflash_min.target import Target
+    from dflash_min.resolve import Resolved
+    from dflash_min.targets import TargetModel
 
 
-def warm_up(resolved: Resolved, target: Target, replicas: Sequence[Replica]) -> None:
+def warm_up(resolved: Resolved, target: TargetModel, replicas: Sequence[Replica]) -> None:
     """Call each drafter device's attention at each warm-up length, as `resolved.warmup` says.
 
     With `resolved.warmup_devices` "first" only the first drafter's device is called. The calling
@@ -44,7 +45,9 @@ def warm_up(resolved: Resolved, target: Target, replicas: Sequence[Replica]) -> 
                     _call(replica, batch, resolved.warmup)
 
 
-def warmup_batch(resolved: Resolved, target: Target, device: torch.device, length: int) -> Batch:
+def warmup_batch(
+    resolved: Resolved, target: TargetModel, device: torch.device, length: int
+) -> Batch:
     """Make a batch of made-up text with evenly spaced anchors, drawing no random number."""
     rows = resolved.batch_size
     count = resolved.anchor_count(length)

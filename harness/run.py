@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_min.cli import parse, to_argv
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
+from dflash_min.resolve import resolve
 from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command

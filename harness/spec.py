@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from dflash_min.cli import Names, to_argv
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
+from dflash_min.resolve import resolve
 from harness.child.attach import PROBES
 from harness.expect import check_expectations
 from harness.live import check_stop_on

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_min.cli import to_argv
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
+from dflash_min.resolve import resolve
 from harness.certificate.program_code import warmup_code, with_warmup
 from harness.certificate.prove import Better, Subject
 from harness.certificate.trainer_flags import warmup_flags

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from dflash_min.cli import to_argv
-from dflash_min.config import Resolved, TrainConfig
+from dflash_min.config import TrainConfig
+from dflash_min.resolve import Resolved
 from harness.certificate.model import Suggestion
 
 #: Causes that a warm-up of the trainer's own kind, forward and backward with gradients, removes.

@@ -13,7 +13,7 @@ from pathlib import Path
 import usage
 
 HERE = Path(__file__).resolve().parent
-# What each is run with, in full and with --quick. The device is left to price.py alone.
+# What each is run with, in full and with --quick. The device is left to two of them.
 BENCHES = {
     "price.py": ((), ("--quick",)),
     "night.py": ((), ("--quick",)),
@@ -27,6 +27,7 @@ BENCHES = {
     "forced.py": (("--count", "50", "-j", "2"), ("--count", "1", "--plan", "stampede")),
     "scripts.py": (("--count", "20"), ("--count", "1", "--plans", "stampede")),
     "search.py": ((), ("--budget-s", "60")),
+    "step.py": ((), ("--steps", "3")),
     "diagnose.py": (("--gib", "1"), ("--gib", "0.01")),
 }
 HOT_PATH = ("-m", "pytest", "-q", "-s", str(HERE / "test_hot_path.py"))
@@ -44,7 +45,9 @@ def run(name, words):
 def main():
     parser = usage.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs each: rough figures")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="for price.py")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="for price.py and step.py"
+    )
     known = ["hot_path", *(name.removesuffix(".py") for name in BENCHES)]
     parser.add_argument("--only", nargs="+", choices=known, help="some of them")
     options = parser.parse_args()
@@ -57,7 +60,7 @@ def main():
             said.append(f"{name}: missing")
             continue
         words = [str(HERE / name), *BENCHES[name][options.quick]]
-        if name == "price.py":
+        if name in {"price.py", "step.py"}:
             words += ["--device", options.device]
         said.append(run(name, words))
     print("\n" + "\n".join(said))

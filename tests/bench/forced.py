@@ -249,14 +249,14 @@ class Bench:
         )
 
 
-def options_of(argv, about=__doc__, count=50, kinds=()):
+def options_of(argv, about=__doc__, count=50, kinds=("forced",)):
     """The command line, here and of ``scripts.py``; ends the command for one that does not fit.
 
     Args:
         argv: the words, or None for the process's.
         about: the bench's docstring.
         count: runs of each kind if --count is not given.
-        kinds: of runs, among which --kinds can choose.
+        kinds: of runs; with several --kinds chooses among them.
     """
     known = sorted(RACES)
     parser = usage.parser(about)
@@ -272,10 +272,11 @@ def options_of(argv, about=__doc__, count=50, kinds=()):
     parser.add_argument(
         *("--count", "--runs"), type=usage.whole(1, 100_000), default=count, help="runs of each"
     )
-    if kinds:
+    if len(kinds) > 1:
         parser.add_argument(
             "--kinds", nargs="+", choices=kinds, default=kinds, help="only runs of these kinds"
         )
+    parser.set_defaults(kinds=kinds)
     parser.add_argument(
         *("-j", "--jobs"), type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
     )

@@ -17,6 +17,8 @@ BAD = {
     "scale.py --events 0": "a whole number from 100",
     "forced.py --plan bogus": "invalid choice: 'bogus'",
     "forced.py --python /no/such": "cannot start the interpreter /no/such",
+    "step.py --steps 2 --device cpu": "a whole number from 3",
+    "step.py --only bogus": "invalid choice: 'bogus'",
     "price_inside.py --device cpu": "python tests/bench/price.py starts it",
 }
 
@@ -28,7 +30,8 @@ def bench(words):
 
 
 @pytest.mark.parametrize(
-    "name", ["all", "endings", "forced", "night", "price", "races", "scale", "scripts", "search"]
+    "name",
+    ["all", "endings", "forced", "night", "price", "races", "scale", "scripts", "search", "step"],
 )
 def test_help_says_how_long_it_takes(name):
     done = bench(f"{name}.py --help")

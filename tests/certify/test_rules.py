@@ -4,8 +4,9 @@ import ast
 
 import pytest
 
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
+from dflash_min.resolve import resolve
 from harness import certify
 from harness.certificate import text
 from harness.certificate.applicable import missing
@@ -289,13 +290,16 @@ HIT = cell(hit=2, fits=2, threads=("one", "two"))
         (("found",), {}, 1),
         (("clean", "clean"), {"cells": (cell(missed=1, rejected=1),)}, 1),
         (("clean", "clean"), {"compiles": 1}, 1),
-        (("clean", "failed", "clean"), {}, 4),
-        (("clean", "failed", "found"), {}, 1),
+        (("clean", "incomplete", "clean"), {}, 4),
+        (("clean", "incomplete", "found"), {}, 1),
+        (("clean", "failed", "clean"), {}, 3),
+        (("clean", "failed", "found"), {}, 3),
         (("clean", "not reached"), {}, 4),
         (("clean", "clean"), {"complete": False}, 4),
         (("clean", "clean"), {"cells": ()}, 4),
         (("clean", "clean"), {"left_out": 1}, 4),
-        (("failed",), {}, 4),
+        (("incomplete",), {}, 4),
+        (("failed",), {}, 3),
         (("nothing ran",), {}, 5),
         (("clean", "clean"), {"interrupted": True, "complete": False}, 130),
     ],

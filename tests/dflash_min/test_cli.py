@@ -148,6 +148,10 @@ SPECIAL = {
     "compile_mode": st.sampled_from(get_args(config.CompileMode)),
     "nested_fx": st.sampled_from(get_args(config.NestedFx)),
     "activation_checkpointing": st.booleans(),
+    "preset": st.sampled_from(get_args(config.Preset)),
+    "dtype": st.sampled_from(get_args(config.Dtype)),
+    "fused": st.lists(words, max_size=3).map(tuple),
+    "target": words,
     **dict.fromkeys(
         ("lr", "lr_warmup", "weight_decay", "max_grad_norm"), st.floats(allow_nan=False)
     ),

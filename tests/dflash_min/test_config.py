@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 import dflash_min
-from dflash_min.config import (
-    Layout,
-    ModelConfig,
-    TrainConfig,
-    UsageError,
-    resolve,
-)
+from dflash_min.config import ModelConfig, TrainConfig
+from dflash_min.errors import UsageError
+from dflash_min.layout import Layout
+from dflash_min.resolve import resolve
 
 MODEL = ModelConfig(
     hidden=8, heads=2, kv_heads=1, head_dim=4, mlp=8, layers=5, target_layers=36, block_size=4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import sysconfig
@@ -13,8 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_min.config import END_TOKEN, PAD_TOKEN, ROLE_TOKENS, UsageError
+from dflash_min.config import END_TOKEN, PAD_TOKEN, ROLE_TOKENS
 from dflash_min.data import Stream, Text, seeded
+from dflash_min.errors import UsageError
+from dflash_min.tokens import ByteTokens
 
 PROSE = "The quick brown fox jumps over the lazy dog. 0123456789 äöü\n" * 40
 
@@ -228,3 +231,38 @@ def test_seeds_differ_by_purpose_and_fit_a_generator():
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert seeded(0, "train", 1) == 5616652951175793923  # the same on every machine
+
+
+def test_ids_of_large_vocabularies_are_kept():
+    stream = Stream([151_668, 248_319], [(0, 2)])
+    stream.append([1 << 30], learned=False)
+    ids, learned = stream.window(3, random.Random(0))
+    assert ids.tolist() == [151_668, 248_319, 1 << 30]
+    assert learned.tolist() == [True, True, False]
+
+
+def test_documents_are_written_by_the_tokens_that_are_given(tmp_path):
+    tokens = dataclasses.replace(ByteTokens(), end_id=90_000, pad_id=80_000)
+    (tmp_path / "a.txt").write_text("first")
+    jsonl(tmp_path / "b.jsonl", {"text": "second"})
+    said = [*b"first", 90_000, *b"second", 90_000]
+    text = Text.load([tmp_path / "a.txt", tmp_path / "b.jsonl"], 0, len(said), tokens)
+    ids, _ = text.batch(0, len(said), 1, padded_length=len(said) + 2)
+    assert ids[0].tolist() == [*said, 80_000, 80_000]
+
+
+def test_a_digest_tells_texts_apart_by_tokens_and_by_what_is_learned(tmp_path):
+    texts = [[["user", "ab"], ["assistant", "cd"]], [["assistant", "ab"], ["user", "cd"]]]
+    digests = []
+    for number, messages in enumerate(texts):
+        rows = [{"role": role, "content": content} for role, content in messages]
+        path = jsonl(tmp_path / f"{number}.jsonl", {"messages": rows})
+        digests.append(Text.load([path], 0, 8).digest)
+    # Another seed draws other windows of the same text.
+    assert Text.load([tmp_path / "1.jsonl"], 5, 8).digest == digests[1]
+    alike = [Stream(range(9), learned) for learned in ([(0, 9)], [(0, 8)], [(0, 4), (4, 9)])]
+    digests += [Text(stream, 0, 9, ByteTokens()).digest for stream in alike]
+    assert len(set(digests)) == 5
+    assert all(len(digest) == 32 for digest in digests)
+    known = Text(Stream(range(9), [(0, 9)]), 0, 9, ByteTokens()).digest
+    assert known == digests[2] == "aa268606d1024dbbc3a4f5ace23454bb"  # the same on every machine

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from dflash_min import observe
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
 from dflash_min.errors import Stopped
 from dflash_min.optim import Average, lr_share
 from dflash_min.pipeline import Channel, enter_thread
 from dflash_min.replica import Batch, training_batch
+from dflash_min.resolve import resolve
 
 from .trainers import small_dense, state, workers
 
@@ -119,6 +120,61 @@ def test_the_average_is_the_gradient_of_one_replica_with_the_summed_batch():
         for p in all_three:
             torch.testing.assert_close(p.grad, one.grad, rtol=1e-4, atol=1e-7)
             assert p.grad.equal(all_three[0].grad)
+
+
+@pytest.mark.parametrize("layout", ["1+1", "2+3"])
+def test_accumulated_gradients_are_those_of_one_batch_with_all_sequences(layout):
+    trainer = small_dense(layout=layout, accumulate=3, steps=1, lr=0.0)
+    seen, grads = [], []
+    for rank, replica in enumerate(trainer.replicas):
+
+        def forward(batch, rank=rank, inner=replica.forward):
+            seen.append((rank, batch))
+            return inner(batch)
+
+        replica.forward = forward
+        replica_step = trainer.optimizers[rank].step
+
+        def step(number, weight, replica=replica, inner=replica_step):
+            grads.append([p.grad.clone() for p in replica.parameters])
+            inner(number, weight)
+
+        trainer.optimizers[rank].step = step
+    summary = trainer.run(ignore)
+
+    batches = [batch for _, batch in sorted(seen, key=lambda pair: pair[0])]
+    drafters = len(trainer.replicas)
+    ids = [trainer.text.batch(number, 96, 1)[0] for number in range(3 * drafters)]
+    # Each drafter has every batch whose number leaves its rank, and no other thread's.
+    assert [batch.input_ids_BS.tolist() for batch in batches] == [
+        ids[micro * drafters + rank].tolist() for rank in range(drafters) for micro in range(3)
+    ]
+    single = small_dense(threads=1).replicas[0]
+    tensors = [each.name for each in fields(Batch) if each.name not in {"step", "tokens"}]
+    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in tensors}
+    sums = single.forward(Batch(step=0, tokens=0, **joined))
+    sums.loss.backward()
+    assert summary.loss == pytest.approx(float(sums.detached().loss))
+    assert summary.accept_len == pytest.approx(float(sums.accept_len))
+    assert summary.tokens == 96 * 3 * drafters
+    for of_one in grads:
+        for mine, p in zip(of_one, single.parameters, strict=True):
+            torch.testing.assert_close(mine, p.grad, rtol=1e-4, atol=1e-7)
+            # Not by chance, in a run whose gradients all are about 0.
+            assert p.grad.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize(("drafters", "accumulate"), [(1, 1), (3, 1), (1, 4), (3, 4)])
+def test_every_batch_has_a_number_of_its_own(drafters, accumulate):
+    resolved = resolve(TrainConfig(threads=drafters, accumulate=accumulate), gpus=0)
+    places = [
+        (step, rank, micro)
+        for step in range(5)
+        for micro in range(accumulate)
+        for rank in range(drafters)
+    ]
+    assert [resolved.batch_number(*place) for place in places] == list(range(len(places)))
+    assert [resolved.batch_place(number) for number in range(len(places))] == places
 
 
 def test_a_step_without_a_label_leaves_weights_alone():
@@ -280,6 +336,59 @@ def test_reports_are_sums_over_the_drafters():
     assert (summary.steps, summary.tokens) == (3, 640)
     assert (summary.first_loss, summary.loss) == (reports[0].loss, reports[-1].loss)
     assert summary.held_out_loss is None
+
+
+def test_a_report_has_the_figures_of_the_step_over_all_drafters():
+    trainer = small_dense(threads=2, steps=2, batch_size=2, lr_warmup=0.5)
+    kept = [[], []]
+    for replica, sums in zip(trainer.replicas, kept, strict=True):
+
+        def forward(batch, sums=sums, inner=replica.forward):
+            sums.append(inner(batch))
+            return sums[-1]
+
+        replica.forward = forward
+    reports = []
+    trainer.run(reports.append)
+    for step, report in enumerate(reports):
+        total = kept[0][step].detached() + kept[1][step].detached()
+        assert report.loss == pytest.approx(float(total.loss))
+        assert report.accept_len == pytest.approx(float(total.accept_len))
+        assert report.accuracy == pytest.approx(float(total.accuracy))
+        assert report.slot_accuracy == pytest.approx(total.slot_accuracy[1:].tolist())
+        assert report.lr == 6e-4
+        assert report.values().keys() == {
+            "loss",
+            "accept_len",
+            "accuracy",
+            "slot_accuracy",
+            "lr",
+            "tokens",
+            "seconds",
+        }
+
+
+def test_weights_stay_as_the_step_left_them_while_it_is_reported():
+    """All other drafters have begun the next step when the weights are looked at again."""
+    trainer = small_dense(threads=3, steps=3)
+    begun = threading.Semaphore(0)
+    for replica in trainer.replicas[1:]:
+
+        def forward(batch, inner=replica.forward):
+            sums = inner(batch)
+            begun.release()
+            return sums
+
+        replica.forward = forward
+
+    def report(step):
+        before = [state(replica.drafter) for replica in trainer.replicas]
+        if step.step < 2:
+            for _ in range(4 if step.step == 0 else 2):
+                assert begun.acquire(timeout=60)
+        assert [state(replica.drafter) for replica in trainer.replicas] == before
+
+    assert trainer.run(report).steps == 3
 
 
 def test_a_thread_sets_its_device_and_its_share_of_the_cores(monkeypatch):

@@ -147,3 +147,58 @@ def test_a_tap_beyond_the_target_is_refused(small_config) -> None:
     config = dataclasses.replace(small_config, target_layer_ids=(1, 6))
     with pytest.raises(ValueError, match=r"taps \[6\]"):
         Target(config)
+
+
+@pytest.mark.parametrize("lengths", [[9], [1] * 9, [4, 5], [1, 7, 1], [6, 1, 1, 1]])
+def test_tokens_in_any_portions_have_the_whole_texts_logits_and_features(
+    small_config, lengths
+) -> None:
+    target, ids = Target(small_config), token_ids()
+    with torch.no_grad():
+        logits, features = target.lm_head(target(ids)), target.features(ids)
+    cache = target.cache(2)
+    parts = [target.extend(portion, cache) for portion in ids.split(lengths, dim=1)]
+    torch.testing.assert_close(torch.cat([part for part, _ in parts], dim=1), logits)
+    torch.testing.assert_close(torch.cat([part for _, part in parts], dim=1), features)
+    assert cache.length == 9
+
+
+def test_after_a_crop_the_text_goes_on_as_if_the_rest_had_not_been(small_config) -> None:
+    target, ids = Target(small_config), token_ids()
+    cache = target.cache(2)
+    target.extend(ids[:, :5], cache)
+    target.extend(token_ids(length=6, seed=1), cache)
+    cache.crop(5)
+    logits, features = target.extend(ids[:, 5:], cache)
+    with torch.no_grad():
+        torch.testing.assert_close(logits, target.lm_head(target(ids))[:, 5:])
+    torch.testing.assert_close(features, target.features(ids)[:, 5:])
+
+
+def test_a_forward_that_fails_leaves_the_cache_as_it_was(small_config) -> None:
+    target, ids = Target(small_config), token_ids()
+    cache = target.cache(2)
+    target.extend(ids[:, :5], cache)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    handle = target.layers[3].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError):
+        target.extend(token_ids(length=3, seed=1), cache)
+    handle.remove()
+    assert cache.length == 5
+    torch.testing.assert_close(target.extend(ids[:, 5:], cache)[1], target.features(ids)[:, 5:])
+
+
+def test_logits_are_float32_in_any_dtype_and_carry_no_gradients(small_config) -> None:
+    target = Target(small_config).requires_grad_().bfloat16()
+    logits, features = target.extend(token_ids(), target.cache(2))
+    assert (logits.dtype, features.dtype) == (torch.float32, torch.bfloat16)
+    assert not logits.requires_grad
+    assert not features.requires_grad
+
+
+def test_a_foreign_cache_is_refused(small_config) -> None:
+    with pytest.raises(TypeError, match="list is no cache"):
+        Target(small_config).extend(token_ids(), [])

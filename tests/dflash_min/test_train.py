@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -63,7 +64,7 @@ def test_two_runs_of_three_drafters_end_in_the_same_bits():
 
 def test_the_loss_falls_on_real_text_also_where_it_was_not_trained():
     trainer = small_dense(threads=2, steps=40, lr=5e-3, eval_batches=4, hidden=64, mlp=64)
-    before, _ = trainer.evaluate()
+    before = trainer.evaluator(0).loss
     losses = []
     summary = trainer.run(lambda report: losses.append(report.loss))
     assert len(losses) == 40
@@ -171,6 +172,19 @@ def test_another_torch_is_refused_before_it_is_imported(version, tmp_path):
     )
 
 
+def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path):
+    info = tmp_path / "path" / "torch-2.13.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+    (tmp_path / "path" / "torch.py").write_text("import signal; signal.raise_signal(2)\n")
+    done = run_command([], tmp_path, os.pathsep.join([str(tmp_path / "path"), ROOT]))
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout == ""
+    assert done.stderr == (
+        "dflash_min.train: stopped by SIGINT before the first step; nothing is saved\n"
+    )
+
+
 @pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.3"])
 def test_supported_torch(version, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
@@ -190,6 +204,19 @@ def test_no_torch_is_one_line(monkeypatch, capfd):
     )
 
 
+def report(step: int, loss: float) -> StepReport:
+    return StepReport(
+        step,
+        loss=loss,
+        accept_len=1.5,
+        tokens=100,
+        seconds=0.5,
+        lr=1e-3,
+        accuracy=0.1,
+        slot_accuracy=(0.1,),
+    )
+
+
 def test_on_a_terminal_one_line_is_rewritten(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -199,7 +226,7 @@ def test_on_a_terminal_one_line_is_rewritten(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     progress = train.Progress(3)
     for step in range(3):
-        progress(StepReport(step, loss=5.0 - step, accept_len=1.5, tokens=100, seconds=0.5))
+        progress(report(step, 5.0 - step))
     progress.end()
     shown = terminal.getvalue()
     assert shown.count("\r") == 3
@@ -207,10 +234,25 @@ def test_on_a_terminal_one_line_is_rewritten(monkeypatch):
     assert "step 3/3  loss 3.0000  accept_len 1.50  " in shown
 
 
+def test_a_terminal_that_is_gone_takes_no_training_along(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    for terminal in (True, False):
+        gone = Gone()
+        gone.isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr(sys, "stderr", gone)
+        progress = train.Progress(1)
+        progress(report(0, 5.0))
+        progress.end()
+        monkeypatch.undo()
+
+
 def test_elsewhere_some_steps_are_lines_and_the_last_always(capsys):
     progress = train.Progress(25)
     for step in range(25):
-        progress(StepReport(step, loss=5.0, accept_len=1.5, tokens=100, seconds=0.5))
+        progress(report(step, 5.0))
     progress.end()
     shown = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["4/25", "8/25", "12/25", "16/25", "20/25", "24/25", "25/25"]

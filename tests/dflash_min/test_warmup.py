@@ -12,7 +12,8 @@ import torch
 from torch._dynamo import config as dynamo_config
 
 from dflash_min import observe, warmup
-from dflash_min.config import TrainConfig, resolve
+from dflash_min.config import TrainConfig
+from dflash_min.resolve import resolve
 from dflash_min.warmup import warm_up, warmup_batch
 
 from .trainers import compiles, small, small_dense, state

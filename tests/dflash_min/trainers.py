@@ -8,13 +8,16 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dflash_min.config import TrainConfig, resolve
+import torch
+
+from dflash_min.config import SaveConfig, TrainConfig
+from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
 SIZES: dict[str, Any] = {
     "device": "cpu",
@@ -32,14 +35,14 @@ SIZES: dict[str, Any] = {
 }
 
 
-def small(**settings: Any) -> Trainer:
+def small(save: SaveConfig | None = None, **settings: Any) -> Trainer:
     """Build a trainer that takes a second or two, with compiled attention."""
-    return Trainer(resolve(TrainConfig(**{**SIZES, **settings}), gpus=0))
+    return Trainer(resolve(TrainConfig(**{**SIZES, **settings}), gpus=0), save)
 
 
-def small_dense(**settings: Any) -> Trainer:
+def small_dense(save: SaveConfig | None = None, **settings: Any) -> Trainer:
     """Build a trainer that compiles nothing: for what does not depend on attention."""
-    trainer = small(warmup="none", **settings)
+    trainer = small(save, warmup="none", **settings)
     for replica in trainer.replicas:
         replica.forward = replica.forward_dense
     return trainer
@@ -47,7 +50,12 @@ def small_dense(**settings: Any) -> Trainer:
 
 def state(module: nn.Module) -> dict[str, bytes]:
     """Return every weight's bits."""
-    return {name: value.numpy().tobytes() for name, value in module.state_dict().items()}
+    return {name: bits(value) for name, value in module.state_dict().items()}
+
+
+def bits(tensor: Tensor) -> bytes:
+    """Return a tensor's bytes; numpy knows no bfloat16."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def workers() -> list[str]:

@@ -1,0 +1,207 @@
+"""What the files of a Hugging Face model settle for its drafter: sizes, and the mask token.
+
+Only JSON is read, so that a command line is checked without importing torch, which importing
+transformers does. Files of a model that is no folder come through huggingface_hub's cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dflash_min.errors import UsageError
+from dflash_min.targets import CONFIG_FILE, TargetSizes
+from dflash_min.tokens import check_mask_token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TOKENIZER_FILE: Final = "tokenizer.json"
+
+# The key of today, then those of older models (GPT-2 and its kin).
+_KEYS: Final = (
+    ("hidden_size", "n_embd"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+    ("vocab_size",),
+)
+# Only what stands in brackets: "mask" and "reserved" are words, too.
+_MASK: Final = re.compile(r"[<\[]\W?mask\W?[>\]]", re.IGNORECASE)
+_RESERVED: Final = re.compile(r"[<\[].*(reserved|unused).*[>\]]", re.IGNORECASE)
+
+
+def sizes(name: str) -> TargetSizes:
+    """Return the sizes in a model's config.json.
+
+    Args:
+        name: a folder, or a name on the Hugging Face Hub.
+
+    Raises:
+        UsageError: if there is no such model, or its config lacks a size.
+    """
+    config = text_config(name)
+    hidden, heads, layers, vocab = (_first(config, keys, name) for keys in _KEYS)
+    try:
+        return msgspec.convert(
+            {
+                "hidden_size": hidden,
+                "num_attention_heads": heads,
+                "num_key_value_heads": config.get("num_key_value_heads") or heads,
+                "head_dim": config.get("head_dim") or hidden // heads,
+                "intermediate_size": config.get("intermediate_size") or 4 * hidden,
+                "num_hidden_layers": layers,
+                "vocab_size": vocab,
+                "rope_theta": _rope_theta(config),
+                "rms_norm_eps": config.get("rms_norm_eps") or 1e-6,
+            },
+            TargetSizes,
+        )
+    except (msgspec.ValidationError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"--target {name}: {CONFIG_FILE}: {error}") from error
+
+
+def text_config(name: str) -> dict[str, Any]:
+    """Return a model's config.json, of one with other inputs too the part about text.
+
+    Raises:
+        UsageError: if there is none or it is no JSON object.
+    """
+    config = _read(name, CONFIG_FILE)
+    if config is None:
+        raise UsageError(
+            f"--target {name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the Hub"
+            " if that can be reached"
+        )
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, dict) else config
+
+
+def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
+    """Choose the id that fills the slots of a block after its anchor.
+
+    It has to be a row of the embedding that no text uses: padding and the end of a text are learned
+    as themselves. In this order: the tokenizer's mask token, a token that is called mask, a token
+    reserved for such uses (Llama, Gemma), the first row behind the tokenizer's tokens (Qwen: 151669
+    of 151936 for Qwen3, as in its published drafters).
+
+    Args:
+        name: the model.
+        vocab: rows of its embedding.
+        wanted: the id that the user gave, if any.
+
+    Raises:
+        UsageError: if the wanted one cannot be used, or there is none to choose.
+    """
+    ids = _token_ids(name)
+    forbidden = _special_ids(name, ids)
+    if wanted is not None:
+        check_mask_token(wanted, vocab, forbidden)
+        return wanted
+    usable = {
+        text: index
+        for text, index in ids.items()
+        if index < vocab and index not in forbidden.values()
+    }
+    named = _token_text(_read(name, "tokenizer_config.json") or {}, "mask_token")
+    for chosen in (
+        [index for text, index in usable.items() if text == named],
+        [index for text, index in usable.items() if _MASK.fullmatch(text)],
+        [index for text, index in usable.items() if _RESERVED.fullmatch(text)],
+        [max(ids.values()) + 1] if ids and max(ids.values()) + 1 < vocab else [],
+    ):
+        if chosen:
+            return min(chosen)
+    raise UsageError(
+        f"--target {name}: no mask or reserved token, and no row of the embedding without a "
+        "token; name one with --mask-token-id"
+    )
+
+
+def _special_ids(name: str, ids: Mapping[str, int]) -> dict[str, int]:
+    """Return the ids that pad, begin or end a text, by a name for each."""
+    found: dict[str, int] = {}
+    tokenizer = _read(name, "tokenizer_config.json") or {}
+    for kind in ("pad", "bos", "eos"):
+        text = _token_text(tokenizer, f"{kind}_token")
+        if text is not None and text in ids:
+            found[kind] = ids[text]
+        for source in (text_config(name), _read(name, "generation_config.json") or {}):
+            said = source.get(f"{kind}_token_id")
+            for index in said if isinstance(said, list) else [said]:
+                if isinstance(index, int) and index not in found.values():
+                    found[kind if kind not in found else f"{kind} ({index})"] = index
+    return found
+
+
+def _token_text(config: dict[str, Any], key: str) -> str | None:
+    value = config.get(key)
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _token_ids(name: str) -> dict[str, int]:
+    """Return every token of the tokenizer with its id; nothing where there is no tokenizer.json."""
+    tokenizer = _read(name, _TOKENIZER_FILE)
+    if tokenizer is None:
+        return {}
+    try:
+        vocab = tokenizer["model"]["vocab"]
+        # Unigram models have a list of (token, score) pairs, all others a mapping.
+        rows = vocab.items() if isinstance(vocab, dict) else _numbered(vocab)
+        added = [(token["content"], token["id"]) for token in tokenizer["added_tokens"]]
+        return {str(text): int(index) for text, index in (*rows, *added)}
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(f"--target {name}: {_TOKENIZER_FILE} is of an unknown form") from error
+
+
+def _numbered(vocab: list[Any]) -> list[tuple[Any, int]]:
+    return [(row[0], index) for index, row in enumerate(vocab)]
+
+
+def _rope_theta(config: dict[str, Any]) -> float:
+    """Find the base of the rotary angles: up to transformers 4 a key, since 5 in a table."""
+    table = config.get("rope_parameters") or {}
+    # Where kinds of layers differ there is a table for each, and the drafter's attention is full.
+    table = table.get("full_attention", table)
+    return float(table.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+
+
+def _first(config: dict[str, Any], keys: tuple[str, ...], name: str) -> int:
+    for key in keys:
+        if isinstance(config.get(key), int):
+            return int(config[key])
+    raise UsageError(f"--target {name}: {CONFIG_FILE} has no {keys[0]}")
+
+
+def _read(name: str, file: str) -> dict[str, Any] | None:
+    """Read a JSON file of the model, None if it has no such file."""
+    path = _path(name, file)
+    if path is None:
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--target {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"--target {path}: not a JSON object")
+    return value
+
+
+def _path(name: str, file: str) -> Path | None:
+    folder = Path(name)
+    if folder.is_dir():
+        return folder / file if (folder / file).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except (EntryNotFoundError, FileNotFoundError):
+        return None  # not in the repository; or not in the cache, and the Hub is out of reach
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"--target hf:{name}: no such folder, and {reason}") from error

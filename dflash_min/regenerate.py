@@ -1,0 +1,225 @@
+"""Let the target say the training text anew: `python -m dflash_min.regenerate`.
+
+A drafter is to guess what its target will say, and the published ones were trained on responses
+that the target had generated (DFlash: arXiv 2602.06036, appendix A.1). A target that continues text
+has no responses: here it goes on from windows of the training text, and the windows with what it
+added are the text that `dflash_min.train --data` takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dflash_min import cli, durable, stopping, targets
+from dflash_min.bounds import MOST, check_bounds
+from dflash_min.config import ModelConfig
+from dflash_min.errors import UsageError
+from dflash_min.layout import DeviceChoice, pick_device
+from dflash_min.train import check_torch, visible_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from dflash_min.data import Text
+    from dflash_min.speculate import Sampler
+    from dflash_min.targets import TargetModel
+    from dflash_min.tokens import Tokens
+
+PROG: Final = "dflash_min.regenerate"
+
+
+@dataclass(frozen=True)
+class RegenerateConfig:
+    """What is written, and from what."""
+
+    target: str
+    """Folder of dflash_min.pretrain or of a Hugging Face model, or hf:NAME: what goes on."""
+    out: Path
+    """File to write, one {"text": ...} a line; it must not be there."""
+    data: tuple[Path, ...] | None = None
+    """Text to take windows of, as for dflash_min.train; Python's own sources if not given."""
+    windows: int = 3072
+    """Texts to write."""
+    prompt_tokens: int = 128
+    """Tokens of a window, which begin a text."""
+    new_tokens: int = 128
+    """Tokens that the target adds."""
+    batch_size: int = 128
+    """Texts that grow side by side."""
+    temperature: float = 0.0
+    """0 takes the target's likeliest token; above, tokens are drawn."""
+    seed: int = 0
+    """Of the windows and of what is drawn."""
+    device: DeviceChoice = "auto"
+    """auto takes a GPU if there is one."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, write the texts, and print one line of summary on stdout.
+
+    After Ctrl-C, SIGTERM or SIGHUP the texts that are done are kept, and the process ends by that
+    signal.
+
+    Raises:
+        SystemExit: with code 2 after one line on stderr for anything the user has to mend; with
+            code 1 after one if the file cannot be written.
+    """
+    config = cli.parse(
+        RegenerateConfig,
+        sys.argv[1:] if argv is None else argv,
+        prog=PROG,
+        description="Let a target continue the training text, for a drafter to learn from.",
+    )
+    try:
+        _check(config)
+        check_torch()
+        target, text, tokens = _load(config)
+    except UsageError as error:
+        cli.fail(PROG, str(error))
+    asked = threading.Event()
+
+    def stop() -> bool:
+        asked.set()
+        return True
+
+    began = time.monotonic()
+    with stopping.stopped_by_signals(stop, lambda name: f"{PROG}: {name}") as signalled:
+        try:
+            written = _write(config.out, _texts(config, target, text, tokens, asked.is_set))
+        except OSError as error:
+            cli.say(PROG, f"error: --out {config.out}: {error.strerror or error}")
+            raise SystemExit(1) from error
+    said = f"{written} texts in {time.monotonic() - began:.0f} s; saved {config.out}"
+    if signalled.signal is None:
+        print(said, flush=True)
+    else:
+        cli.say(PROG, f"stopped by {signalled.signal.name}; {said}")
+        stopping.end_by(signalled.signal)
+
+
+def _check(config: RegenerateConfig) -> None:
+    check_bounds(
+        {
+            "--windows": (config.windows, 1, 1 << 40),
+            "--prompt-tokens": (config.prompt_tokens, 2, MOST),
+            "--new-tokens": (config.new_tokens, 1, MOST),
+            "--batch-size": (config.batch_size, 1, MOST),
+            "--temperature": (config.temperature, 0, sys.float_info.max),
+            "--seed": (config.seed, 0, (1 << 63) - 1),
+        }
+    )
+    if config.data is not None and not config.data:
+        raise UsageError("--data names no file")
+    if config.out.exists():
+        raise UsageError(f"--out {config.out} is there already")
+
+
+def _load(config: RegenerateConfig) -> tuple[TargetModel, Text, Tokens]:
+    from dflash_min import tokens
+    from dflash_min.data import Text
+
+    sizes = targets.sizes(config.target)
+    if sizes is None:
+        raise UsageError("--target: random weights have nothing to say")
+    # The taps are a drafter's; none is read here.
+    model = ModelConfig(
+        layers=1, block_size=2, **{name: getattr(sizes, name) for name in sizes.__struct_fields__}
+    )
+    device = pick_device(config.device, frozenset(), visible_gpus())
+    target = targets.open_target(config.target, model, seed=0, device=device)
+    known = tokens.of_target(config.target, model)
+    text = Text.load(config.data or (), config.seed, config.prompt_tokens, known)
+    return target, text, known
+
+
+def _write(out: Path, texts: Iterator[str]) -> int:
+    """Write texts as JSON lines, whole or not at all, and return how many there are."""
+    count = 0
+    with durable.new_file(out) as file:
+        for text in texts:
+            file.write(msgspec.json.encode({"text": text}) + b"\n")
+            count += 1
+    return count
+
+
+def _texts(
+    config: RegenerateConfig,
+    target: TargetModel,
+    text: Text,
+    tokens: Tokens,
+    stopped: Callable[[], bool],
+) -> Iterator[str]:
+    """Yield continued windows, but for those that begin or end within a character."""
+    from dflash_min.speculate import Sampler
+
+    for number, begin in enumerate(range(0, config.windows, config.batch_size)):
+        if stopped():
+            return
+        count = min(config.batch_size, config.windows - begin)
+        prompts_BS, _ = text.batch(number, config.prompt_tokens, count)
+        samplers = [
+            Sampler(config.temperature, text_seed(config.seed, begin + row)) for row in range(count)
+        ]
+        for ids in continued(target, prompts_BS, config.new_tokens, samplers, tokens.end_id):
+            said = tokens.decode(ids)
+            if "\N{REPLACEMENT CHARACTER}" not in said:
+                yield said
+
+
+def text_seed(seed: int, number: int) -> int:
+    """Return the seed of what is drawn in one text."""
+    from dflash_min.data import seeded
+
+    return seeded(seed, "regenerate", number)
+
+
+def continued(
+    target: TargetModel, prompts_BS: Tensor, count: int, samplers: Sequence[Sampler], end_id: int
+) -> list[list[int]]:
+    """Let the target add `count` tokens to each prompt, or fewer where it ends the text.
+
+    Args:
+        target: what goes on.
+        prompts_BS: token ids.
+        count: tokens to add at most.
+        samplers: one for each prompt.
+        end_id: what ends a text, and is left out.
+
+    Returns:
+        the ids of each prompt and what was added.
+    """
+    import torch
+
+    length, cache = prompts_BS.shape[1], target.cache(len(prompts_BS))
+    new_BL = prompts_BS.to(target.embed_VD.device)
+    parts = [new_BL]
+    for position in range(length, length + count):
+        logits_BLV, _ = target.extend(new_BL, cache)
+        chosen = _chosen(logits_BLV[:, -1], samplers, position)
+        new_BL = torch.tensor(chosen, device=new_BL.device)[:, None]
+        parts.append(new_BL)
+    rows: list[list[int]] = torch.cat(parts, dim=1).tolist()
+    return [row[: row.index(end_id, length)] if end_id in row[length:] else row for row in rows]
+
+
+def _chosen(logits_BV: Tensor, samplers: Sequence[Sampler], position: int) -> list[int]:
+    """Choose the next token of each text, for the likeliest ones in a single transfer."""
+    if all(sampler.temperature == 0 for sampler in samplers):
+        return samplers[0].choose(logits_BV, position)
+    return [
+        sampler.choose(logits_V[None], position)[0]
+        for sampler, logits_V in zip(samplers, logits_BV, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    main()

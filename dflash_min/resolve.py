@@ -1,0 +1,285 @@
+"""What is run: every choice made, and every combination that cannot be run refused.
+
+Nothing here imports torch; the number of visible GPUs is therefore passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from dflash_min import targets, tokens
+from dflash_min.bounds import MOST, check_numbers
+from dflash_min.config import PIECES, ModelConfig
+from dflash_min.errors import UsageError
+from dflash_min.layout import deal, pick_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dflash_min.config import (
+        CompileMode,
+        Dtype,
+        Dynamic,
+        NestedFx,
+        Shapes,
+        TrainConfig,
+        WarmupDevices,
+        WarmupMode,
+    )
+    from dflash_min.layout import DeviceType, Layout
+
+_T = TypeVar("_T")
+
+_TARGET_LAYERS: Final = 6
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A `TrainConfig` with every choice made: what the trainer runs. Built by `resolve`."""
+
+    device: DeviceType
+    layout: Layout
+    model: ModelConfig
+    warmup: WarmupMode
+    warmup_lens: tuple[int, ...]
+    warmup_devices: WarmupDevices
+    seq_lens: tuple[int, ...]
+    shapes: Shapes
+    bucket_lens: tuple[int, ...]
+    anchors: int | Literal["vary"]
+    batch_size: int
+    accumulate: int
+    dynamic: Dynamic
+    compile_mode: CompileMode
+    backend: str
+    nested_fx: NestedFx
+    activation_checkpointing: bool
+    dtype: Dtype
+    fused: tuple[str, ...]
+    """Of `config.PIECES`, in their order."""
+    steps: int
+    seed: int
+    lr: float
+    lr_warmup: float
+    weight_decay: float
+    max_grad_norm: float
+    loss_chunk: int
+    queue_depth: int
+    eval_batches: int
+    eval_every: int
+    data: tuple[Path, ...]
+    target: str
+    """As in `targets.parse`, usable from any folder."""
+
+    @property
+    def compile_dynamic(self) -> bool | None:
+        """What `torch.compile(dynamic=...)` takes; None lets sizes turn symbolic on a change."""
+        return {"true": True, "auto": None, "false": False}[self.dynamic]
+
+    def batch_number(self, step: int, rank: int, micro: int) -> int:
+        """Number of a batch among all of the run: of drafter `rank`, `micro`-th of its step."""
+        return (step * self.accumulate + micro) * len(self.layout.drafters) + rank
+
+    def batch_place(self, number: int) -> tuple[int, int, int]:
+        """Return step, rank and micro of a batch: the inverse of `batch_number`."""
+        turn, rank = divmod(number, len(self.layout.drafters))
+        step, micro = divmod(turn, self.accumulate)
+        return step, rank, micro
+
+    def length(self, step: int) -> int:
+        """Tokens of text in each sequence of a step."""
+        return self.seq_lens[step % len(self.seq_lens)]
+
+    def padded_length(self, length: int) -> int:
+        """Tokens in the tensors that carry `length` tokens of text."""
+        match self.shapes:
+            case "varying":
+                return length
+            case "buckets":
+                return min(bucket for bucket in self.bucket_lens if bucket >= length)
+            case "fixed":
+                return max(self.seq_lens)
+
+    def anchor_count(self, length: int) -> int:
+        """Anchors in a sequence with `length` tokens of text."""
+        if self.anchors == "vary":
+            return max(1, length // self.model.block_size)
+        return self.anchors
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """What an unset setting becomes on one kind of device."""
+
+    warmup_lens: tuple[int, ...]
+    seq_lens: tuple[int, ...]
+    anchors: int
+    backend: str
+    loss_chunk: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    block_size: int
+
+
+_DEFAULTS: Final[dict[DeviceType, _Defaults]] = {
+    # A whole run fits in seconds on two cores. Inductor has no backward of flex attention on CPU.
+    "cpu": _Defaults((128, 160), (192, 224, 256), 16, "aot_eager", 64, 64, 4, 2, 16, 128, 8),
+    "cuda": _Defaults(
+        (512, 768), (1024, 1536, 2048), 128, "inductor", 2048, 512, 8, 2, 64, 1536, 16
+    ),
+}
+
+
+def resolve(config: TrainConfig, gpus: int) -> Resolved:
+    """Fill in what the user left open, given the number of visible GPUs.
+
+    Raises:
+        UsageError: for any setting, or combination of settings, that cannot be run.
+    """
+    check_numbers(config)
+    named = frozenset((*(config.targets or ()), *(config.drafters or ())))
+    device = pick_device(config.device, named, gpus)
+    defaults = _DEFAULTS[device]
+    model = _model(config, defaults)
+    if config.eval_every and not config.eval_batches:
+        raise UsageError(f"--eval-every {config.eval_every} needs --eval-batches")
+    warmup_lens = _lengths("--warmup-lens", config.warmup_lens, defaults.warmup_lens, model)
+    seq_lens = _lengths("--seq-lens", config.seq_lens, defaults.seq_lens, model)
+    backend = _or(config.backend, defaults.backend)
+    dtype, fused = _speed(config)
+    if config.compile_mode != "default" and backend != "inductor":
+        raise UsageError(
+            f"--compile-mode {config.compile_mode} needs --backend inductor, not {backend}"
+        )
+    return Resolved(
+        device=device,
+        layout=deal(
+            device,
+            gpus,
+            threads=config.threads,
+            counts=config.layout,
+            targets=config.targets,
+            drafters=config.drafters,
+        ),
+        model=model,
+        warmup=config.warmup,
+        warmup_lens=warmup_lens,
+        warmup_devices=config.warmup_devices,
+        seq_lens=seq_lens,
+        shapes=config.shapes,
+        bucket_lens=_buckets(config, seq_lens, model),
+        anchors=_or(config.anchors, defaults.anchors),
+        batch_size=config.batch_size,
+        accumulate=config.accumulate,
+        dynamic=config.dynamic,
+        compile_mode=config.compile_mode,
+        backend=backend,
+        nested_fx=config.nested_fx,
+        activation_checkpointing=config.activation_checkpointing and "layers" not in fused,
+        dtype=dtype,
+        fused=fused,
+        steps=config.steps,
+        seed=config.seed,
+        lr=config.lr,
+        lr_warmup=config.lr_warmup,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        loss_chunk=_or(config.loss_chunk, defaults.loss_chunk),
+        queue_depth=config.queue_depth,
+        eval_batches=config.eval_batches,
+        eval_every=config.eval_every,
+        data=config.data or (),
+        target=targets.absolute(config.target),
+    )
+
+
+def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
+    """Return the dtype and the fused pieces, which a preset chooses where the user has not."""
+    fast = config.preset == "fast"
+    dtype: Dtype = _or(config.dtype, "bfloat16" if fast else "float32")
+    fused = _or(config.fused, PIECES if fast else ())
+    for piece in fused:
+        if piece not in PIECES:
+            raise UsageError(f"--fused {piece} is none of {', '.join(PIECES)}")
+    if config.fused is not None and "optimizer" in fused and dtype == "float32":
+        raise UsageError("--fused optimizer needs --dtype bfloat16")
+    return dtype, tuple(piece for piece in PIECES if piece in fused)
+
+
+def _or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _model(config: TrainConfig, defaults: _Defaults) -> ModelConfig:
+    given = targets.sizes(config.target)
+
+    def size(flag: str, said: int | None, default: int) -> int:
+        if given is None:
+            return _or(said, default)
+        fixed: int = getattr(given, flag.removeprefix("--").replace("-", "_"))
+        if said is not None and said != fixed:
+            raise UsageError(f"{flag} {said}: the target {config.target} has {fixed}")
+        return fixed
+
+    model = ModelConfig(
+        hidden=size("--hidden", config.hidden, defaults.hidden),
+        heads=size("--heads", config.heads, defaults.heads),
+        kv_heads=size("--kv-heads", config.kv_heads, defaults.kv_heads),
+        head_dim=size("--head-dim", config.head_dim, defaults.head_dim),
+        mlp=size("--mlp", config.mlp, defaults.mlp),
+        layers=config.layers,
+        target_layers=size("--target-layers", config.target_layers, _TARGET_LAYERS),
+        block_size=_or(config.block_size, defaults.block_size),
+    )
+    if given is not None:
+        model = replace(
+            model, vocab=given.vocab, rope_theta=given.rope_theta, rms_eps=given.rms_eps
+        )
+    mask = tokens.mask_token_id(config.target, model.vocab, config.mask_token_id)
+    model = replace(model, mask_token_id=mask)
+    if model.heads % model.kv_heads:
+        raise UsageError(f"--heads {model.heads} is no multiple of --kv-heads {model.kv_heads}")
+    if model.head_dim % 2:
+        raise UsageError(f"--head-dim must be even for rotary positions, got {model.head_dim}")
+    # Distinct taps between layer 1 and the third from the end need this many layers.
+    least = 1 if model.layers == 1 else model.layers + 3
+    if model.target_layers < least:
+        raise UsageError(
+            f"--target-layers must be at least {least} for --layers {model.layers}, "
+            f"got {model.target_layers}"
+        )
+    return model
+
+
+def _lengths(
+    flag: str, lens: tuple[int, ...] | None, default: tuple[int, ...], model: ModelConfig
+) -> tuple[int, ...]:
+    lens = _or(lens, default)
+    if not lens:
+        raise UsageError(f"{flag} names no length")
+    if min(lens) < model.block_size:
+        raise UsageError(
+            f"{flag}: a sequence of {min(lens)} tokens is shorter than a block of "
+            f"{model.block_size}"
+        )
+    if max(lens) > MOST:
+        raise UsageError(f"{flag}: a sequence is at most {MOST} tokens long, got {max(lens)}")
+    return lens
+
+
+def _buckets(config: TrainConfig, seq_lens: tuple[int, ...], model: ModelConfig) -> tuple[int, ...]:
+    ordered = sorted(set(seq_lens))
+    default = tuple(sorted({*ordered[1::2], ordered[-1]}))
+    if config.bucket_lens is not None and config.shapes != "buckets":
+        raise UsageError("--bucket-lens needs --shapes buckets")
+    buckets = _lengths("--bucket-lens", config.bucket_lens, default, model)
+    if max(buckets) < max(seq_lens):
+        raise UsageError(
+            f"--bucket-lens: the longest bucket, {max(buckets)}, is shorter than the longest "
+            f"training length, {max(seq_lens)}"
+        )
+    return buckets

@@ -1,0 +1,225 @@
+"""Which model a drafter drafts for: what every target can do, and how one is named and found.
+
+A target is named by one word, the value of `--target`: nothing for the built-in decoder with random
+weights, a folder saved by `python -m dflash_min.pretrain`, a Hugging Face folder, or `hf:NAME` for
+a model that transformers finds by name or path.
+
+Nothing here imports torch when it is imported: the sizes of a named target are read first, so that
+a command line that contradicts them is refused at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+import msgspec
+
+from dflash_min.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dflash_min.config import Dtype, ModelConfig
+    from dflash_min.resolve import Resolved
+
+HF_PREFIX: Final = "hf:"
+CONFIG_FILE: Final = "config.json"
+
+
+class TargetCache(Protocol):
+    """Keys and values of the tokens that a target has seen."""
+
+    length: int
+    """Tokens in each sequence."""
+
+    def crop(self, length: int) -> None:
+        """Forget all tokens from `length` on."""
+
+
+class TargetModel(Protocol):
+    """A frozen causal language model in eval mode. Nothing it returns carries gradients.
+
+    See `dflash_min.model` for the legend of shape suffixes.
+    """
+
+    config: ModelConfig
+
+    @property
+    def embed_VD(self) -> Tensor:
+        """The token embedding, a row for each id."""
+
+    @property
+    def lm_head_VD(self) -> Tensor:
+        """The weight of the output head."""
+
+    def features(self, ids_BS: Tensor) -> Tensor:
+        """Return features_BSF of whole sequences: the tapped layers' outputs side by side."""
+
+    def cache(self, batch: int) -> TargetCache:
+        """Return an empty cache for `batch` sequences, to be given to `extend`."""
+
+    def extend(self, ids_BL: Tensor, cache: TargetCache) -> tuple[Tensor, Tensor]:
+        """Run L new tokens behind those in the cache, and add them to it.
+
+        Returns:
+            logits_BLV (float32), of the token after each new one, and features_BLF of the new ones.
+        """
+
+
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
+class TargetSizes(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "hidden": "hidden_size",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "mlp": "intermediate_size",
+        "target_layers": "num_hidden_layers",
+        "vocab": "vocab_size",
+        "rms_eps": "rms_norm_eps",
+    },
+):
+    """What a named target settles for its drafter, by the keys of Hugging Face's Qwen3 config."""
+
+    hidden: _Count
+    heads: _Count
+    kv_heads: _Count
+    head_dim: _Count
+    mlp: _Count
+    target_layers: _Count
+    vocab: _Count
+    rope_theta: float
+    rms_eps: float
+
+
+class _Mark(msgspec.Struct):
+    """Tells a folder of the built-in target from one of Hugging Face's."""
+
+    dflash_min: dict[str, object] | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A value of `--target`, told apart."""
+
+    folder: Path | None = None
+    """Of the built-in target."""
+    hf: str | None = None
+    """Name or path for transformers."""
+
+
+def parse(target: str) -> Spec:
+    """Tell which kind of target is named.
+
+    Raises:
+        UsageError: for a folder that is not there or holds no model, and for a Hugging Face model
+            where transformers is not installed.
+    """
+    if not target:
+        return Spec()
+    if target.startswith(HF_PREFIX):
+        return _hf(target.removeprefix(HF_PREFIX), target)
+    data = _read_config(Path(target))
+    try:
+        ours = msgspec.json.decode(data, type=_Mark).dflash_min is not None
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--target: {Path(target) / CONFIG_FILE}: {error}") from error
+    return Spec(folder=Path(target)) if ours else _hf(target, target)
+
+
+def absolute(target: str) -> str:
+    """Return a target's name as it can be used from any folder."""
+    path = target.removeprefix(HF_PREFIX)
+    if not path or not Path(path).is_dir():
+        return target
+    return target[: len(target) - len(path)] + str(Path(path).absolute())
+
+
+def sizes(target: str) -> TargetSizes | None:
+    """Return what a target's config settles; None for the built-in one with random weights.
+
+    Raises:
+        UsageError: if there is no such target, or its config cannot be used.
+    """
+    spec = parse(target)
+    if spec.hf is not None:
+        from dflash_min import hf_config
+
+        return hf_config.sizes(spec.hf)
+    if spec.folder is None:
+        return None
+    try:
+        return msgspec.json.decode(_read_config(spec.folder), type=TargetSizes)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--target: {spec.folder / CONFIG_FILE}: {error}") from error
+
+
+def load(resolved: Resolved, device: torch.device | str) -> TargetModel:
+    """Build the target of a run on one device. Raises UsageError if its files cannot be used."""
+    return open_target(
+        resolved.target, resolved.model, seed=resolved.seed, device=device, dtype=resolved.dtype
+    )
+
+
+def open_target(
+    target: str,
+    config: ModelConfig,
+    *,
+    seed: int,
+    device: torch.device | str,
+    dtype: Dtype = "float32",
+) -> TargetModel:
+    """Build a target on one device.
+
+    Args:
+        target: a value of `--target`.
+        config: sizes of the drafter and, as `sizes` gives them, of the target.
+        seed: of random weights, if `target` is empty.
+        device: where it runs.
+        dtype: of its weights and features.
+
+    Raises:
+        UsageError: if its files cannot be used.
+    """
+    import torch
+
+    spec, precision = parse(target), getattr(torch, dtype)
+    if spec.hf is not None:
+        from dflash_min import hf
+
+        return hf.load(spec.hf, config, device, precision)
+    if spec.folder is not None:
+        from dflash_min import target_folder
+
+        return target_folder.load(spec.folder, config, device).to(precision)
+    from dflash_min.target import Target
+
+    return Target(config, seed=seed).to(device, precision)
+
+
+def _hf(name: str, target: str) -> Spec:
+    if not name:
+        raise UsageError(f"--target {target} names no model")
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError(
+            f"--target {target}: a Hugging Face model needs transformers: "
+            "pip install 'compile-race-harness[hf]'"
+        )
+    return Spec(hf=name)
+
+
+def _read_config(folder: Path) -> bytes:
+    path = folder / CONFIG_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = "no such folder" if not folder.is_dir() else f"{CONFIG_FILE}: {error.strerror}"
+        raise UsageError(f"--target {folder}: {reason}") from error

@@ -1,0 +1,168 @@
+"""Text as token ids, and back: what the data and the generation need of a tokenizer.
+
+`ByteTokens` is the built-in target's; `dflash_min.hf_tokens` has a Hugging Face model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dflash_min import targets
+from dflash_min.config import END_TOKEN, MASK_TOKEN, PAD_TOKEN, ROLE_TOKENS, VOCAB_SIZE
+from dflash_min.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dflash_min.config import ModelConfig
+    from dflash_min.resolve import Resolved
+
+
+class Tokens(Protocol):
+    """A vocabulary. Ids are rows of the target's embedding."""
+
+    @property
+    def name(self) -> str:
+        """Which tokenizer this is."""
+        ...
+
+    @property
+    def vocab(self) -> int:
+        """Number of rows of the embedding, which may be more than there are tokens."""
+        ...
+
+    @property
+    def mask_token_id(self) -> int:
+        """What fills a block's slots after the anchor."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a sequence behind its text."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """What ends a document."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the text's ids, and nothing before or after them."""
+        ...
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> list[tuple[list[int], bool]]:
+        """Return a conversation as pieces: their ids, and whether the loss is on them.
+
+        Args:
+            messages: role and content of each; a role is one of `config.ROLE_TOKENS`.
+
+        Raises:
+            UsageError: if this tokenizer cannot write such a conversation.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; what is no text is left out, and half a character replaced."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByteTokens:
+    """Tokens 0..255 are bytes of UTF-8; what text cannot say has ids of its own."""
+
+    name: str = "bytes"
+    vocab: int = VOCAB_SIZE
+    mask_token_id: int = MASK_TOKEN
+    pad_id: int = PAD_TOKEN
+    end_id: int = END_TOKEN
+
+    def encode(self, text: str) -> list[int]:
+        """Return the text's bytes."""
+        return list(text.encode())
+
+    def chat(self, messages: Sequence[tuple[str, str]]) -> list[tuple[list[int], bool]]:
+        """Put each message between its role's id and the end; what the assistant says is learned.
+
+        Raises:
+            KeyError: for a role without an id.
+        """
+        pieces = []
+        for role, content in messages:
+            pieces += [
+                ([ROLE_TOKENS[role]], False),
+                (self.encode(content), role == "assistant"),
+                ([self.end_id], False),
+            ]
+        return pieces
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of the bytes among the ids."""
+        return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
+def mask_token_id(target: str, vocab: int, wanted: int | None) -> int:
+    """Choose the mask token of a target, without importing torch.
+
+    Args:
+        target: a value of `--target`.
+        vocab: rows of its embedding.
+        wanted: the id that the user gave, if any.
+
+    Raises:
+        UsageError: if the wanted id has a meaning of its own or is no row, or if there is none to
+            choose.
+    """
+    name = targets.parse(target).hf
+    if name is not None:
+        from dflash_min import hf_config
+
+        return hf_config.mask_token_id(name, vocab, wanted)
+    if wanted is None:
+        return MASK_TOKEN
+    if 0 <= wanted < 256:
+        raise UsageError(f"--mask-token-id {wanted} is a byte of the text")
+    meanings = {"padding": PAD_TOKEN, "end": END_TOKEN, **ROLE_TOKENS}
+    check_mask_token(wanted, vocab, meanings)
+    return wanted
+
+
+def check_mask_token(index: int, vocab: int, meanings: Mapping[str, int]) -> None:
+    """Refuse a mask token that is no row of the embedding, or has a meaning of its own.
+
+    Args:
+        index: the id.
+        vocab: rows of the embedding.
+        meanings: ids with a meaning, by name.
+
+    Raises:
+        UsageError: saying which of the two it is.
+    """
+    if not 0 <= index < vocab:
+        raise UsageError(f"--mask-token-id must be below the target's {vocab} ids, got {index}")
+    for meaning, other in meanings.items():
+        if index == other:
+            raise UsageError(f"--mask-token-id {index} is the target's {meaning} token")
+
+
+def load(resolved: Resolved) -> Tokens:
+    """Return the tokens of the run's target.
+
+    Raises:
+        UsageError: if a Hugging Face target's tokenizer cannot be used.
+    """
+    return of_target(resolved.target, resolved.model)
+
+
+def of_target(target: str, model: ModelConfig) -> Tokens:
+    """Return a target's tokens, given a value of `--target` and the model's sizes.
+
+    Raises:
+        UsageError: if a Hugging Face target's tokenizer cannot be used.
+    """
+    name = targets.parse(target).hf
+    if name is None:
+        return ByteTokens(vocab=model.vocab, mask_token_id=model.mask_token_id)
+    from dflash_min.hf_tokens import HfTokens
+
+    return HfTokens.load(name, vocab=model.vocab, mask_token_id=model.mask_token_id)

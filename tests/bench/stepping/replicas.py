@@ -1,0 +1,64 @@
+"""The trainer itself, with its threads and targets, at the sizes of a bench."""
+
+import logging
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from dflash_min.trainer import Trainer
+
+
+def train(work, drafters, *, steps):
+    """Tokens a second of so many drafters, and what was compiled in their threads."""
+    torch._dynamo.reset()
+    names = [f"{work.device.type}:{i}" if work.device.type == "cuda" else "cpu" for i in range(2)]
+    length = work.shape.lengths[0]
+    resolved = replace(
+        work.resolved,
+        # The features come from the first layers alone; the rest of a target is not run.
+        model=replace(work.resolved.model, target_layers=work.shape.layers + 3),
+        layout=replace(
+            work.resolved.layout,
+            targets=tuple(names[:drafters]),
+            drafters=tuple(names[:drafters]),
+        ),
+        seq_lens=(length,),
+        warmup_lens=(length,),
+        steps=steps,
+    )
+    moments = []
+    with compiles() as counts:
+        Trainer(resolved).run(lambda report: moments.append((time.perf_counter(), report)))
+    # The first steps find empty queues and cold allocators.
+    begin = len(moments) // 3
+    tokens = sum(report.tokens for _, report in moments[begin + 1 :])
+    seconds = moments[-1][0] - moments[begin][0]
+    return {
+        "tokens_per_s": tokens / seconds,
+        "step_ms": 1e3 * seconds / (len(moments) - 1 - begin),
+        "compiles_after_warmup": sum(
+            count for thread, count in counts.items() if thread.startswith(("drafter", "target"))
+        ),
+        "compiles": sum(counts.values()),
+    }
+
+
+@contextmanager
+def compiles():
+    """Count dynamo's compiles by thread."""
+    counts = Counter()
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if "dynamo_start" in getattr(record, "metadata", {}):
+                counts[record.threadName or ""] += 1
+
+    handler = Handler()
+    logging.getLogger("torch.__trace").addHandler(handler)
+    try:
+        yield counts
+    finally:
+        logging.getLogger("torch.__trace").removeHandler(handler)

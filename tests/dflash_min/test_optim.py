@@ -1,0 +1,151 @@
+"""The optimiser against torch's, with masters and without, its state, and sums over replicas."""
+
+from __future__ import annotations
+
+import io
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from dflash_min.config import TrainConfig
+from dflash_min.errors import NotFiniteError
+from dflash_min.optim import Average, Optimizer, lr_share
+from dflash_min.resolve import resolve
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+STEPS, SHAPES = 6, [(8, 6), (5,)]
+
+
+def settings(dtype: str):
+    config = TrainConfig(
+        device="cpu", steps=STEPS, lr=0.05, weight_decay=0.1, max_grad_norm=0.5, dtype=dtype
+    )
+    return resolve(config, gpus=0)
+
+
+def parameters(dtype: str) -> list[Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        Parameter(torch.randn(shape, generator=generator).to(getattr(torch, dtype)))
+        for shape in SHAPES
+    ]
+
+
+def give_gradients(mine: list[Parameter], step: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1 + step)
+    for p in mine:
+        # Every other step's are so small that they are not clipped.
+        p.grad = (torch.randn(p.shape, generator=generator) * 0.05 ** (step % 2)).to(p.dtype)
+    return [p.grad.clone() for p in mine]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_are_those_of_torchs_adamw_in_float32_to_the_bit(dtype) -> None:
+    mine = parameters(dtype)
+    masters = [Parameter(p.detach().float()) for p in mine]
+    optimizer = Optimizer(mine, settings(dtype))
+    adamw = torch.optim.AdamW(masters, weight_decay=0.1)
+    weight = 3.0 if optimizer.divides else 1.0
+    for step in range(STEPS):
+        for master, gradient in zip(masters, give_gradients(mine, step), strict=True):
+            master.grad = gradient.float() / weight
+        adamw.param_groups[0]["lr"] = 0.05 * lr_share(step, STEPS, 0.04)
+        torch.nn.utils.clip_grad_norm_(masters, 0.5)
+        adamw.step()
+        optimizer.step(step, weight)
+        for p, master in zip(mine, masters, strict=True):
+            assert torch.equal(p, master.to(p.dtype))
+            assert p.grad is None
+
+
+def test_updates_too_small_for_bfloat16_add_up_in_the_masters() -> None:
+    weight = Parameter(torch.ones(4, dtype=torch.bfloat16))
+    config = TrainConfig(device="cpu", steps=1000, lr=1e-4, lr_warmup=0.0, dtype="bfloat16")
+    optimizer = Optimizer([weight], resolve(config, gpus=0))
+    for _ in range(100):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step(0)
+    assert weight[0].item() == pytest.approx(0.99, abs=2**-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_saved_state_goes_on_with_the_same_bits(dtype) -> None:
+    whole, resumed = parameters(dtype), parameters(dtype)
+    first = Optimizer(whole, settings(dtype))
+    for step in range(3):
+        give_gradients(whole, step)
+        first.step(step)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    for p, saved in zip(resumed, whole, strict=True):
+        p.data.copy_(saved.data)
+    second = Optimizer(resumed, settings(dtype))
+    second.load_state_dict(torch.load(file, weights_only=True))
+    for step in range(3, STEPS):
+        for mine, optimizer in ((whole, first), (resumed, second)):
+            give_gradients(mine, step)
+            optimizer.step(step)
+        assert all(map(torch.equal, whole, resumed))
+
+
+def test_a_state_of_other_weights_or_another_dtype_is_refused() -> None:
+    narrow = Optimizer(parameters("bfloat16"), settings("bfloat16"))
+    wide = Optimizer(parameters("float32"), settings("float32"))
+    other = Optimizer([Parameter(torch.ones(3).bfloat16())] * 1, settings("bfloat16"))
+    for optimizer, state in ((narrow, wide), (wide, narrow), (narrow, other)):
+        with pytest.raises(ValueError, match="state"):
+            optimizer.load_state_dict(state.state_dict())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(dtype, bad) -> None:
+    mine = parameters(dtype)
+    optimizer = Optimizer(mine, settings(dtype))
+    before = [p.detach().clone() for p in mine]
+    give_gradients(mine, 0)
+    mine[1].grad[2] = bad
+    with pytest.raises(NotFiniteError, match=r"step 4: the norm of the gradients is (nan|inf)"):
+        optimizer.step(3)
+    assert all(map(torch.equal, mine, before))
+
+
+def gathered(gradients: list[torch.Tensor], *, mean: bool) -> list[torch.Tensor]:
+    replicas = [Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    average = Average(len(replicas), mean=mean)
+
+    def work(rank: int) -> torch.Tensor:
+        replicas[rank].grad = gradients[rank]
+        average.gather(rank, [replicas[rank]], (2.0,))
+        average.meet()
+        return replicas[rank].grad
+
+    with ThreadPoolExecutor(len(replicas)) as threads:
+        return list(threads.map(work, range(len(replicas))))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_sums_of_bfloat16_gradients_are_rounded_once(count) -> None:
+    generator = torch.Generator().manual_seed(3)
+    gradients = [torch.randn(64, generator=generator).bfloat16() for _ in range(count)]
+    before = [gradient.clone() for gradient in gradients]
+    exact = torch.stack(gradients).float().sum(0).bfloat16()
+    for total in gathered(gradients, mean=False):
+        assert torch.equal(total, exact)
+    assert all(map(torch.equal, gradients, before))
+
+
+def test_the_mean_divides_by_the_weight_of_all() -> None:
+    one, two = torch.full((2,), 3.0), torch.full((2,), 5.0)
+    assert [total.tolist() for total in gathered([one, two], mean=True)] == [[2.0, 2.0]] * 2
+
+
+def test_the_only_replicas_gradient_is_not_copied() -> None:
+    gradient = torch.ones(3).bfloat16()
+    (total,) = gathered([gradient], mean=False)
+    assert total.data_ptr() == gradient.data_ptr()

@@ -1,0 +1,170 @@
+"""Signals to a command: the first ends its work in order, and the process ends by that signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import dflash_min
+from dflash_min import stopping
+from dflash_min.errors import NotFiniteError, Stopped
+from dflash_min.updates import Updates
+
+ROOT = str(Path(dflash_min.__file__).parents[1])
+NAMES = ["SIGINT", "SIGTERM", "SIGHUP"]
+
+# `work` ends when it is asked to, if it can be; "up" and "asked" are said when that is so.
+PROGRAM = """
+    import os, sys, time, threading
+    from dflash_min import stopping
+
+    assert "torch" not in sys.modules
+    asked = threading.Event()
+
+    def stop():
+        os.write(1, b"asked\\n")
+        asked.set()
+        return sys.argv[1] != "idle"
+
+    with stopping.stopped_by_signals(stop, lambda name: f"ended by {name}") as signalled:
+        print("up", flush=True)
+        while not asked.is_set() or sys.argv[1] == "stuck":
+            time.sleep(0.01)
+    print("in order", flush=True)
+    if signalled.signal is not None:
+        stopping.end_by(signalled.signal)
+"""
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def begin(kind, **options):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM), kind],
+            env={**os.environ, "PYTHONPATH": ROOT},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_work_ends_in_order_and_the_process_by_the_signal(name, start):
+    process = start("busy")
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (-signal.Signals[name], "asked\nin order\n", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_nothing_to_wait_for_the_process_ends_at_once(name, start):
+    process = start("idle")
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.Signals[name], "asked\n")
+    assert err == f"ended by {name}\n"
+
+
+@pytest.mark.parametrize("second", NAMES)
+def test_a_second_signal_ends_at_once(second, start):
+    process = start("stuck")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.Signals[second])
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.Signals[second], "")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(start):
+    process = start("busy", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.SIGTERM, "asked\nin order\n")
+
+
+def test_handlers_are_as_they_were_afterwards_and_others_are_left_alone():
+    def theirs(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGTERM, theirs)
+    try:
+        with stopping.stopped_by_signals(lambda: True, str) as signalled:
+            assert signal.getsignal(signal.SIGTERM) is theirs
+            assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        assert signalled.signal is None
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_in_another_thread_no_handler_is_set():
+    seen = []
+
+    def work():
+        with stopping.stopped_by_signals(lambda: True, str):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def test_updates_are_held_between_two_steps_only():
+    updates = Updates(replicas=2, done=4)
+    with updates.update(0):
+        assert updates.hold(timeout=0) is None
+    assert updates.hold(timeout=0) is None  # the other replica is a step behind
+    with updates.update(1):
+        pass
+    with updates.update(1):
+        pass
+    assert updates.hold(timeout=0) is None
+    with updates.update(0):
+        pass
+    assert updates.hold(timeout=0) == 6
+    with pytest.raises(Stopped), updates.update(0):
+        pytest.fail("a weight could have changed")
+    assert updates.hold(timeout=0) == 6
+
+
+def test_a_hold_waits_for_updates_that_have_begun():
+    updates = Updates(replicas=2, done=0)
+    found = []
+    waiter = threading.Thread(target=lambda: found.append(updates.hold(timeout=60)))
+    with updates.update(0):
+        waiter.start()
+        with updates.update(1):
+            pass
+        assert found == []
+    waiter.join()
+    assert found == [1]
+
+
+@pytest.mark.parametrize(("error", "found"), [(NotFiniteError, 3), (MemoryError, None)])
+def test_an_error_in_an_update_leaves_a_whole_state_only_if_nothing_was_changed(error, found):
+    updates = Updates(replicas=2, done=3)
+    with pytest.raises(error), updates.update(1):
+        raise error
+    # At once, though there is time: no replica will make up for it.
+    assert updates.hold(timeout=60) == found
