@@ -101,7 +101,7 @@ class _Watched:
         self._stacks = Stacks()
         self._disk_full = False
         self._leftovers = 0
-        self._unwatched = UnwatchedChildren("")
+        self._unwatched = UnwatchedChildren()
         self.asked = Asked(self._pass_on)
 
     def start(self) -> None:
@@ -111,7 +111,6 @@ class _Watched:
         self._deadline = self._start_s + launch.timeout_s
         settings = launch.settings(self._deadline)
         self._mark = settings.dumps()
-        self._unwatched = UnwatchedChildren(self._mark)
         self._oom = find_counter()
         self._guard = Guard.start(self._for_the_guardian())
         with contextlib.ExitStack() as stack:

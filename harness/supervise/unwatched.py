@@ -31,9 +31,7 @@ _TORCH = b"libtorch"
 class UnwatchedChildren:
     """Those that were seen below the program so far."""
 
-    def __init__(self, mark: str) -> None:
-        """``mark``: the watch settings that the program was started with."""
-        self._mark = mark
+    def __init__(self) -> None:
         self._next = 0.0
         self._known: dict[tuple[int, float], Unwatched | None] = {}
 
@@ -67,14 +65,16 @@ class UnwatchedChildren:
         if not command or not INTERPRETER.fullmatch(Path(command[0]).name):
             return None
         option = option_that_shuts_out(command[1:])
-        if not option and self._is_reached(process.environ()):
+        if not option and _is_reached(process.environ()):
             return None
         text = shlex.join(mask_argv(list(command)))[:_LONGEST]
         return Unwatched(pid=process.pid, command=text, option=option)
 
-    def _is_reached(self, environment: dict[str, str]) -> bool:
-        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-        return environment.get(VARIABLE) == self._mark and str(SITE) in paths
+
+def _is_reached(environment: dict[str, str]) -> bool:
+    """Whether a watch gets into a process: this one, or one that the program started itself."""
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return bool(environment.get(VARIABLE)) and str(SITE) in paths
 
 
 def _programs(pid: int) -> Iterator[psutil.Process]:

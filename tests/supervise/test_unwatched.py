@@ -92,6 +92,11 @@ def test_a_child_that_is_watched_or_none_of_the_programs(seen, words, environmen
     assert seen(*words, environment=environment) == []
 
 
+def test_a_child_that_another_watch_is_in(seen, prepare) -> None:
+    inner = prepare("pass").settings(0.0).dumps()
+    assert seen("-c", WAITS, environment={"inherit": "1", "COMPILE_RACE_WATCH": inner}) == []
+
+
 def test_whether_it_has_torch(seen, tmp_path) -> None:
     library = tmp_path / "libtorch_cpu.so"
     library.write_bytes(b"\0" * 4096)
