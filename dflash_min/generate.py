@@ -19,9 +19,9 @@ import tyro  # noqa: TC002  # the command line again
 
 from dflash_min import cli, stopping, targets
 from dflash_min.bounds import MOST, check_bounds
+from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
-from dflash_min.train import check_torch, visible_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +57,9 @@ class GenerateConfig:
     """What is drafted for, as for dflash_min.train; a checkpoint knows its own."""
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
+    threads: int | None = None
+    """CPU threads of an operation (1 for the built-in target, of which a token is too little to
+    share; otherwise torch's own number)."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ def _check(config: GenerateConfig) -> None:
             "--temperature": (config.temperature, 0, sys.float_info.max),
             "--block-size": (config.block_size, 2, MOST),
             "--seed": (config.seed, 0, (1 << 63) - 1),
+            "--threads": (config.threads, 1, 512),
         }
     )
     if not config.checkpoint.is_dir():
@@ -116,6 +120,8 @@ def _check(config: GenerateConfig) -> None:
 
 
 def _load(config: GenerateConfig) -> Loaded:
+    import torch
+
     from dflash_min import tokens
 
     device = pick_device(config.device, frozenset(), visible_gpus())
@@ -129,6 +135,8 @@ def _load(config: GenerateConfig) -> Loaded:
                     f"{config.checkpoint}: drafts for a target with {name} {mine}, "
                     f"and {target_name} has {its}"
                 )
+    if config.threads is not None or targets.parse(target_name).hf is None:
+        torch.set_num_threads(config.threads or 1)
     target = targets.open_target(target_name, drafter.config, seed=seed, device=device)
     drafter = drafter.to(target.embed_VD.device, target.embed_VD.dtype)
     return Loaded(drafter.eval(), target, tokens.of_target(target_name, drafter.config))

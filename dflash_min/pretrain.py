@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
 from dflash_min.config import ModelConfig
+from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, DeviceType, pick_device
-from dflash_min.train import check_torch, visible_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +201,6 @@ def _build(config: PretrainConfig) -> Pretraining:
 def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
     from dflash_min.pretraining import Recipe
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     minutes = _MINUTES if config.minutes is None else config.minutes
     return Recipe(
         steps=config.steps,
@@ -213,9 +212,15 @@ def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
         weight_decay=config.weight_decay,
         eval_batches=config.eval_batches,
         evaluations=_EVALUATIONS,
-        threads=min(cores, _MOST_CPU_THREADS) if config.threads is None else config.threads,
+        threads=cpu_threads() if config.threads is None else config.threads,
         seed=config.seed,
     )
+
+
+def cpu_threads() -> int:
+    """Return how many threads of single-threaded operations keep this machine busy."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return min(cores, _MOST_CPU_THREADS)
 
 
 def _model(config: PretrainConfig, device: DeviceType) -> ModelConfig:

@@ -8,9 +8,11 @@ added are the text that `dflash_min.train --data` takes.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
 from typing import TYPE_CHECKING, Final
@@ -20,9 +22,10 @@ import msgspec
 from dflash_min import cli, durable, stopping, targets
 from dflash_min.bounds import MOST, check_bounds
 from dflash_min.config import ModelConfig
+from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
-from dflash_min.train import check_torch, visible_gpus
+from dflash_min.pretrain import cpu_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +64,8 @@ class RegenerateConfig:
     """Of the windows and of what is drawn."""
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
+    threads: int | None = None
+    """CPU threads, each with batches of its own (one for each core, at most 8)."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -115,6 +120,7 @@ def _check(config: RegenerateConfig) -> None:
             "--batch-size": (config.batch_size, 1, MOST),
             "--temperature": (config.temperature, 0, sys.float_info.max),
             "--seed": (config.seed, 0, (1 << 63) - 1),
+            "--threads": (config.threads, 1, 512),
         }
     )
     if config.data is not None and not config.data:
@@ -159,20 +165,38 @@ def _texts(
     stopped: Callable[[], bool],
 ) -> Iterator[str]:
     """Yield continued windows, but for those that begin or end within a character."""
-    from dflash_min.speculate import Sampler
 
-    for number, begin in enumerate(range(0, config.windows, config.batch_size)):
+    def batch(number: int) -> list[str]:
         if stopped():
-            return
+            return []
+        begin = number * config.batch_size
         count = min(config.batch_size, config.windows - begin)
         prompts_BS, _ = text.batch(number, config.prompt_tokens, count)
         samplers = [
             Sampler(config.temperature, text_seed(config.seed, begin + row)) for row in range(count)
         ]
-        for ids in continued(target, prompts_BS, config.new_tokens, samplers, tokens.end_id):
-            said = tokens.decode(ids)
-            if "\N{REPLACEMENT CHARACTER}" not in said:
-                yield said
+        rows = continued(target, prompts_BS, config.new_tokens, samplers, tokens.end_id)
+        return [tokens.decode(ids) for ids in rows]
+
+    from dflash_min.speculate import Sampler
+
+    with _workers(config, target) as workers:
+        for said in workers.map(batch, range(math.ceil(config.windows / config.batch_size))):
+            yield from (text for text in said if "\N{REPLACEMENT CHARACTER}" not in text)
+            if stopped():
+                workers.shutdown(cancel_futures=True)
+                return
+
+
+def _workers(config: RegenerateConfig, target: TargetModel) -> ThreadPoolExecutor:
+    """Give each batch on a CPU a thread: an operation on small tensors is none to share."""
+    import torch
+
+    if target.embed_VD.device.type == "cuda":
+        return ThreadPoolExecutor(1)
+    count = cpu_threads() if config.threads is None else config.threads
+    each = max(1, torch.get_num_threads() // count)
+    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(each,))
 
 
 def text_seed(seed: int, number: int) -> int:

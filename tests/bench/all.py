@@ -28,6 +28,7 @@ BENCHES = {
     "scripts.py": (("--count", "20"), ("--count", "1", "--plans", "stampede")),
     "search.py": ((), ("--budget-s", "60")),
     "step.py": ((), ("--steps", "3")),
+    "recipe.py": ((), ("--quick", "--prompts", "4")),
     "diagnose.py": (("--gib", "1"), ("--gib", "0.01")),
 }
 HOT_PATH = ("-m", "pytest", "-q", "-s", str(HERE / "test_hot_path.py"))

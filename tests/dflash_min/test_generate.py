@@ -90,6 +90,13 @@ def test_a_target_of_other_sizes_is_refused_by_both(saved, tmp_path, capsys) -> 
     assert re.search(f"{message}.*target has 32", capsys.readouterr().err)
 
 
+def test_the_built_in_target_is_not_shared_among_threads_unless_asked(saved) -> None:
+    for words, threads in (((), 1), (("--threads", "3"), 3)):
+        torch.set_num_threads(2)
+        run(saved, "--prompt", "x", "--max-tokens", "2", *words)
+        assert torch.get_num_threads() == threads
+
+
 def test_a_seed_draws_one_text_and_another_seed_another(saved, capsys) -> None:
     texts = []
     for seed, slots in ((1, 4), (1, 2), (2, 4)):

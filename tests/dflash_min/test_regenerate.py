@@ -95,6 +95,8 @@ def test_a_text_ends_where_the_target_ends_it() -> None:
     prompts = torch.tensor([[1, 2], [END_TOKEN, 3]])
     said = regenerate.continued(Ending(), prompts, 5, [Sampler(), Sampler()], END_TOKEN)
     assert said == [[1, 2, 7, 7], [END_TOKEN, 3, 7, 7]]
+    said = regenerate.continued(Ending(), prompts, 2, [Sampler(), Sampler()], END_TOKEN)
+    assert said == [[1, 2, 7, 7], [END_TOKEN, 3, 7, 7]]  # the end in the prompt is none
 
 
 def test_half_a_character_leaves_its_text_out(folder, tmp_path) -> None:
@@ -109,13 +111,15 @@ def test_half_a_character_leaves_its_text_out(folder, tmp_path) -> None:
 def test_a_signal_keeps_what_is_done(folder, data, tmp_path, monkeypatch, capsys) -> None:
     ended = []
     monkeypatch.setattr(stopping, "end_by", ended.append)
-    continued = regenerate.continued
+    encode, written = regenerate.msgspec.json.encode, []
 
-    def interrupted(*args):
-        signal.raise_signal(signal.SIGTERM)
-        return continued(*args)
+    def interrupted(row):
+        if not written:
+            signal.raise_signal(signal.SIGTERM)
+        written.append(row)
+        return encode(row)
 
-    monkeypatch.setattr(regenerate, "continued", interrupted)
+    monkeypatch.setattr(regenerate.msgspec.json, "encode", interrupted)
     before = {each: signal.getsignal(each) for each in stopping.SIGNALS}
     try:
         run(folder, data, tmp_path / "said.jsonl")
