@@ -43,12 +43,20 @@ _RECORD: Final = "checkpoint.json"
 _WEIGHTS: Final = "drafter.pt"
 _OPTIMIZER: Final = "optimizer.pt"
 _FORMAT: Final = 1
-_UNFINISHED: Final = "."
-"""How the name of a folder begins that is being written (`durable`) or deleted."""
+_DELETING: Final = ".deleting-"
+"""How the name of a folder begins that is being deleted."""
+_UNFINISHED: Final = re.compile(
+    rf"\.step-\d{{8,}}\.[0-9a-f]{{8}}\.part|{re.escape(_DELETING)}step-\d{{8,}}(-\d+)?"
+)
+"""Names of our own that a killed process leaves: of `durable.new_folder`, and `_DELETING`."""
 
 
 class DamagedError(UsageError):
     """A checkpoint that cannot be trusted; the message names the file."""
+
+
+class FormatError(UsageError):
+    """A checkpoint that another version of this program wrote."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +81,12 @@ class _File(Record, frozen=True, kw_only=True):
     sha256: dict[str, str]
 
 
+class _Format(msgspec.Struct):
+    """What every format of `checkpoint.json` says."""
+
+    format: int
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What was read from a checkpoint's folder, on the CPU."""
@@ -82,6 +96,8 @@ class Checkpoint:
     weights: dict[str, Tensor]
     """The drafter's, by the names of its state dict."""
     sha256: Mapping[str, str] = field(repr=False)
+    checked: frozenset[str] = frozenset()
+    """Files that have been read and compared with their digests."""
 
     @property
     def step(self) -> int:
@@ -109,7 +125,9 @@ class Checkpoint:
         Raises:
             DamagedError: if the file is not as it was written.
         """
-        return _load(self.path / _OPTIMIZER, self.sha256)
+        if _OPTIMIZER not in self.checked:
+            _check(self.path / _OPTIMIZER, self.sha256)
+        return _load(self.path / _OPTIMIZER)
 
 
 def write(
@@ -154,8 +172,8 @@ def prune(folder: Path, newest: Path, keep: int) -> None:
     older = [path for path in saved(folder) if _number(path) < _number(newest)]
     for path in older[keep - 1 :]:
         # Renamed first, so that a half-deleted checkpoint has no checkpoint's name.
-        gone = path.rename(_free(folder / f"{_UNFINISHED}deleting-{path.name}"))
-        shutil.rmtree(gone)
+        gone = path.rename(_free(folder / f"{_DELETING}{path.name}"))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def saved(folder: Path) -> list[Path]:
@@ -171,12 +189,19 @@ def latest(out: Path) -> Path | None:
 
     Every file of it has been read and compared with its digest; `damage` says what is wrong with
     those that were passed over.
+
+    Raises:
+        FormatError: if a newer one is of another format.
     """
     return next((path for path in saved(out / FOLDER) if damage(path) is None), None)
 
 
 def damage(path: Path) -> str | None:
-    """Return what is wrong with a checkpoint, naming the file; None if it is whole."""
+    """Return what is wrong with a checkpoint, naming the file; None if it is whole.
+
+    Raises:
+        FormatError: if it is of another format.
+    """
     try:
         _, sha256 = _record(path)
         for part in (_WEIGHTS, _OPTIMIZER):
@@ -192,6 +217,7 @@ def read(path: Path) -> Checkpoint:
     Raises:
         UsageError: if there is none.
         DamagedError: naming the file that is damaged.
+        FormatError: if it is of another format.
     """
     if (path / FOLDER).is_dir():
         newest = latest(path)
@@ -201,7 +227,22 @@ def read(path: Path) -> Checkpoint:
     elif not (path / _RECORD).exists():
         raise UsageError(f"{path}: neither a checkpoint nor a run folder that has one")
     record, sha256 = _record(path)
-    return Checkpoint(path, record, _load(path / _WEIGHTS, sha256), sha256)
+    _check(path / _WEIGHTS, sha256)
+    return Checkpoint(path, record, _load(path / _WEIGHTS), sha256)
+
+
+def read_whole(path: Path) -> Checkpoint:
+    """Read a checkpoint to go on from: as `read` does, with the optimiser's file compared too.
+
+    Raises:
+        DamagedError: naming the file that is damaged.
+        FormatError: if it is of another format.
+    """
+    record, sha256 = _record(path)
+    for part in (_WEIGHTS, _OPTIMIZER):
+        _check(path / part, sha256)
+    checked = frozenset({_WEIGHTS, _OPTIMIZER})
+    return Checkpoint(path, record, _load(path / _WEIGHTS), sha256, checked)
 
 
 def _number(path: Path) -> int:
@@ -218,8 +259,9 @@ def _free(path: Path) -> Path:
 
 
 def _clean(folder: Path) -> None:
-    for path in folder.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(path)
+    for path in folder.glob(".*"):
+        if _UNFINISHED.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _record(path: Path) -> tuple[Record, dict[str, str]]:
@@ -228,11 +270,16 @@ def _record(path: Path) -> tuple[Record, dict[str, str]]:
     except OSError as error:
         raise DamagedError(f"{path / _RECORD} cannot be read: {error.strerror}") from error
     try:
+        # First: another format may have nothing else in common.
+        written = msgspec.json.decode(data, type=_Format).format
+        if written != _FORMAT:
+            raise FormatError(
+                f"{path} has format {written}, and this version reads {_FORMAT} only: "
+                "another version of dflash_min wrote it"
+            )
         file = msgspec.json.decode(data, type=_File)
     except msgspec.MsgspecError as error:
         raise DamagedError(f"{path / _RECORD} is damaged: {error}") from error
-    if file.format != _FORMAT:
-        raise DamagedError(f"{path / _RECORD} has format {file.format}, not {_FORMAT}")
     record = Record(**{field: getattr(file, field) for field in Record.__struct_fields__})
     if _digest(record) != file.sha256.get(_RECORD):
         raise DamagedError(f"{path / _RECORD} is damaged: its values are not those written")
@@ -253,8 +300,7 @@ def _check(path: Path, sha256: Mapping[str, str]) -> None:
         raise DamagedError(f"{path} is damaged: its bytes are not those that were written")
 
 
-def _load(path: Path, sha256: Mapping[str, str]) -> dict[str, Any]:
-    _check(path, sha256)
+def _load(path: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return loaded
 

@@ -147,7 +147,8 @@ class TrainConfig:
     """Evaluate after every so many steps too (0: only after training)."""
 
     data: tuple[Path, ...] | None = None
-    """UTF-8 text or .jsonl files (text, or chat messages); Python's own sources if not given."""
+    """UTF-8 text or .jsonl files (text, or chat messages); Python's own sources if not given.
+    Sequences are cut from all of it in a row, whatever document or conversation ends there."""
 
     target: str = ""
     """Folder of dflash_min.pretrain or of a Hugging Face model, or hf:NAME: what to draft for.

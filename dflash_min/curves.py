@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from dflash_min import cli, plots, scalars
+from dflash_min import plots, scalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from dflash_min.resolve import Resolved
     from dflash_min.scalars import Scalars
 
-PROG = "dflash_min.train"
-
 
 class Curves:
     """Shows what `metrics.jsonl` of a run folder gets. For one thread at a time.
@@ -23,34 +21,37 @@ class Curves:
     A curve that cannot be written is told of in one line, and training goes on without it.
     """
 
-    def __init__(self, out: Path, title: str, scalars: Scalars | None, *, drawn: bool) -> None:
+    def __init__(self, out: Path, title: str, say: Callable[[str], None], *, drawn: bool) -> None:
         """Use `Curves.opened`."""
         self._out = out
         self._title = title
-        self._scalars = scalars
+        self._say = say
+        self._scalars: Scalars | None = None
         self._drawn = drawn
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, out: Path | None, resolved: Resolved, done: int) -> Iterator[Curves | None]:
+    def opened(
+        cls, out: Path | None, resolved: Resolved, done: int, say: Callable[[str], None]
+    ) -> Iterator[Curves | None]:
         """Show a run in its folder, before any thread of it starts; None without a folder.
 
         The picture is drawn at each evaluation and at the end, whatever the end is. Without
-        matplotlib there is none, and a line on stderr says so; without tensorboard there are no
-        scalars.
+        matplotlib there is none, which is said; without tensorboard there are no scalars.
 
         Args:
             out: the run folder.
             resolved: the run.
             done: finished steps at the start.
+            say: called with a line for the user.
         """
         if out is None:
             yield None
             return
         drawn = plots.available()
         if not drawn:
-            cli.say(PROG, f"no {plots.FILE}: matplotlib is not installed")
-        curves = cls(out, plots.title(resolved), None, drawn=drawn)
+            say(f"no {plots.FILE}: matplotlib is not installed")
+        curves = cls(out, plots.title(resolved), say, drawn=drawn)
         with curves._told(scalars.FOLDER):
             curves._scalars = scalars.open_scalars(out, done)
         try:
@@ -82,5 +83,7 @@ class Curves:
     def _told(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            cli.say(PROG, f"{self._out / name} cannot be written: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001  # no curve is worth a run
+            why = error.strerror if isinstance(error, OSError) else None
+            said = why or " ".join(f"{type(error).__name__}: {error}".split())
+            self._say(f"{self._out / name} cannot be written: {said}")

@@ -2,6 +2,11 @@
 
 The tokens of all documents make one stream. A window is a stretch of it; which one depends only on
 the seed and the window's number, never on who asks or when.
+
+Windows know no documents: one may begin in the middle of a conversation and reach into the next. So
+no text is too short or too long for a length, and nothing is padded; but a block may follow on text
+of another conversation, which it never does at inference. All of a window is its blocks' context,
+as if it were one text.
 """
 
 from __future__ import annotations

@@ -108,10 +108,11 @@ class Evaluator:
 
 def summarised(step: int, sums: LossSums) -> Evaluation:
     """Turn sums into means."""
+    means = sums.means()
     return Evaluation(
         step,
-        loss=float(sums.loss),
-        accuracy=float(sums.accuracy),
-        accept_len=float(sums.accept_len),
-        slot_accuracy=tuple(sums.slot_accuracy[1:].tolist()),
+        loss=means.loss,
+        accuracy=means.accuracy,
+        accept_len=means.accept_len,
+        slot_accuracy=means.slot_accuracy,
     )

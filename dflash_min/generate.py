@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
@@ -19,6 +18,7 @@ import tyro  # noqa: TC002  # the command line again
 
 from dflash_min import cli, stopping, targets
 from dflash_min.bounds import MOST, check_bounds
+from dflash_min.config import Dtype  # noqa: TC001  # the command line again
 from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
@@ -57,6 +57,8 @@ class GenerateConfig:
     """What is drafted for, as for dflash_min.train; a checkpoint knows its own."""
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
+    dtype: Dtype | None = None
+    """Of target and drafter (CPU float32; GPU bfloat16 for a target stored so)."""
     threads: int | None = None
     """CPU threads of an operation (1 for the built-in target, of which a token is too little to
     share; otherwise torch's own number)."""
@@ -89,15 +91,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         loaded = _load(config)
     except UsageError as error:
         cli.fail(PROG, str(error))
-    asked = threading.Event()
-
-    def stop() -> bool:
-        asked.set()
-        return True
-
-    with stopping.stopped_by_signals(stop, lambda name: f"{PROG}: {name}") as signalled:
+    with stopping.asked_by_signals() as signalled:
         try:
-            line = _generate(config, loaded, asked.is_set)
+            line = _generate(config, loaded, signalled.asked)
         except BrokenPipeError:
             stopping.end_by(signal.SIGPIPE)  # whoever read the text has had enough
     if signalled.signal is not None:
@@ -137,7 +133,8 @@ def _load(config: GenerateConfig) -> Loaded:
                 )
     if config.threads is not None or targets.parse(target_name).hf is None:
         torch.set_num_threads(config.threads or 1)
-    target = targets.open_target(target_name, drafter.config, seed=seed, device=device)
+    dtype = config.dtype or targets.default_dtype(target_name, device)
+    target = targets.open_target(target_name, drafter.config, seed=seed, device=device, dtype=dtype)
     drafter = drafter.to(target.embed_VD.device, target.embed_VD.dtype)
     return Loaded(drafter.eval(), target, tokens.of_target(target_name, drafter.config))
 

@@ -19,6 +19,8 @@ from dflash_min import capture
 from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel
 
     from dflash_min.config import ModelConfig
@@ -87,6 +89,11 @@ class HfTarget:
     def lm_head_VD(self) -> Tensor:
         """The weight of the output head, which some models share with the embedding."""
         return self._lm_head_VD
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Return all weights, in an order of the model's own."""
+        weights: Iterator[tuple[str, Tensor]] = self._model.named_parameters()
+        return weights
 
     def features(self, ids_BS: Tensor) -> Tensor:
         """Return features_BSF: the outputs of the tapped layers side by side, in tap order.

@@ -20,6 +20,8 @@ from dflash_min.tokens import check_mask_token
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dflash_min.config import Dtype
+
 _TOKENIZER_FILE: Final = "tokenizer.json"
 
 # The key of today, then those of older models (GPT-2 and its kin).
@@ -62,6 +64,19 @@ def sizes(name: str) -> TargetSizes:
         )
     except (msgspec.ValidationError, TypeError, ValueError, ZeroDivisionError) as error:
         raise UsageError(f"--target {name}: {CONFIG_FILE}: {error}") from error
+
+
+def dtype(name: str) -> Dtype:
+    """Return bfloat16 if a model's config says that its weights are stored so, else float32.
+
+    The key is `dtype` since transformers 5, `torch_dtype` before.
+
+    Raises:
+        UsageError: if there is no such model.
+    """
+    config = text_config(name)
+    said = config.get("dtype") or config.get("torch_dtype")
+    return "bfloat16" if said == "bfloat16" else "float32"
 
 
 def text_config(name: str) -> dict[str, Any]:

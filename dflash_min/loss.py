@@ -15,6 +15,20 @@ from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
+class Means:
+    """What sums come to, as plain numbers; nan where nothing was scored."""
+
+    loss: float
+    """Weighted mean of the cross-entropy, in nats."""
+    accuracy: float
+    """Share of the scored slots that are correct."""
+    accept_len: float
+    """Mean number of tokens that a block would commit, the target's own one included."""
+    slot_accuracy: tuple[float, ...]
+    """Accuracy by slot: of the first one after the anchor, and so on."""
+
+
+@dataclass(frozen=True)
 class LossSums:
     """Sums over the slots and blocks of any number of batches; means are properties.
 
@@ -57,6 +71,15 @@ class LossSums:
         there is no block.
         """
         return self.accepted / self.blocks + 1
+
+    def means(self) -> Means:
+        """Return the figures that training and evaluation report."""
+        return Means(
+            loss=float(self.weighted_sum / self.weight_sum),
+            accuracy=float(self.accuracy),
+            accept_len=float(self.accept_len),
+            slot_accuracy=tuple(self.slot_accuracy[1:].tolist()),
+        )
 
     def detached(self, device: torch.device | str = "cpu") -> LossSums:
         """Return the sums without gradients, on a device."""

@@ -7,10 +7,13 @@ null. Lines appear in order of step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +28,8 @@ class Metrics:
     def __init__(self, path: Path) -> None:
         """Open the file, made if it is not there. Raises OSError if that is impossible."""
         self._path = path
-        self._file = path.open("ab")
+        # Not buffered: what a full disk has refused is not to be written again by close.
+        self._file = path.open("ab", buffering=0)
 
     def write(self, step: int, kind: str, values: Mapping[str, object]) -> None:
         """Append a line.
@@ -36,10 +40,17 @@ class Metrics:
             values: numbers, or lists of numbers.
 
         Raises:
-            OSError: if the line cannot be written.
+            OSError: if the line cannot be written; nothing is left of it.
         """
-        self._file.write(msgspec.json.encode({"step": step, "kind": kind, **values}) + b"\n")
-        self._file.flush()
+        left = msgspec.json.encode({"step": step, "kind": kind, **values}) + b"\n"
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while left:  # a write may take less than all, as the last one on a full disk does
+                left = left[self._file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            raise
 
     def sync(self) -> None:
         """Make all lines durable. Raises OSError."""
@@ -51,9 +62,13 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a file, in order; a last line cut off by a kill is left out."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+    """Return the whole lines of a file, in order; a last line cut off by a kill is left out.
+
+    Raises:
+        OSError: if the file cannot be read.
+        UsageError: naming the first line that is damaged.
+    """
+    return [_decoded(path, number, line)[1] for number, line in _lines(path)]
 
 
 def rewind(path: Path, step: int) -> None:
@@ -61,11 +76,11 @@ def rewind(path: Path, step: int) -> None:
 
     Raises:
         OSError: if that is impossible; the file is then as it was.
+        UsageError: naming the first line that is damaged; the file is as it was.
     """
     if not path.exists():
         return
-    whole = path.read_bytes().split(b"\n")[:-1]
-    kept = [line for line in whole if _step(line) <= step]
+    kept = [line for number, line in _lines(path) if _decoded(path, number, line)[0] <= step]
     aside = path.with_name(f".{path.name}")
     with aside.open("wb") as file:
         file.write(b"".join(line + b"\n" for line in kept))
@@ -74,9 +89,21 @@ def rewind(path: Path, step: int) -> None:
     aside.replace(path)
 
 
+def _lines(path: Path) -> enumerate[bytes]:
+    return enumerate(path.read_bytes().split(b"\n")[:-1], start=1)
+
+
 class _Line(msgspec.Struct):
     step: int
+    kind: str
 
 
-def _step(line: bytes) -> int:
-    return msgspec.json.decode(line, type=_Line).step
+def _decoded(path: Path, number: int, line: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the step of a line, and all of it."""
+    try:
+        step = msgspec.json.decode(line, type=_Line).step
+        return step, msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path}:{number}: a damaged line ({error}); delete it, or move the file away"
+        ) from error

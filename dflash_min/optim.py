@@ -149,6 +149,33 @@ def _check_finite(norm: Tensor, step: int) -> None:
         raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {float(norm)}")
 
 
+class Accumulator:
+    """Adds up a replica's gradients over several backwards in float32, and rounds the sum once.
+
+    Autograd adds in the gradients' own dtype: in bfloat16 what is less than 1/256 of the sum so far
+    is lost. Gradients in float32 are left to autograd.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        """Take the parameters, on whose device the sums are kept."""
+        self._parameters = [p for p in parameters if p.dtype.itemsize < torch.float32.itemsize]
+        self._sums: list[Tensor | None] = [None] * len(self._parameters)
+
+    def add(self) -> None:
+        """Take over what a backward has left in the parameters' gradients."""
+        for i, p in enumerate(self._parameters):
+            if p.grad is not None:
+                total = self._sums[i]
+                self._sums[i] = p.grad.float() if total is None else total.add_(p.grad)
+                p.grad = None
+
+    def finish(self) -> None:
+        """Make the sums the parameters' gradients, and forget them."""
+        for i, p in enumerate(self._parameters):
+            total, self._sums[i] = self._sums[i], None
+            p.grad = None if total is None else total.to(p.dtype)
+
+
 class Average:
     """Gives every replica the gradient that one replica would have on all their batches.
 
@@ -171,6 +198,8 @@ class Average:
         """
         self._mean = mean
         self._barrier = threading.Barrier(replicas)
+        self._lock = threading.Lock()
+        self._read = 0
         self._grads: list[list[Tensor]] = [[] for _ in range(replicas)]
         self._sums: list[tuple[float, ...]] = [() for _ in range(replicas)]
 
@@ -199,12 +228,13 @@ class Average:
             if self._mean:
                 # A batch without a single label has weight 0 and gradient 0.
                 p.grad.div_(totals[0] or 1.0)
+        self._forget_when_all_have_read()
         return totals
 
     def meet(self) -> None:
         """Wait until all replicas are here: with their gradients made, or with their step done.
 
-        The second keeps gradients alive until all have read them. And no replica steps while
+        The second keeps the sums of a step until all have read them. And no replica steps while
         another compiles in its next forward: torch's AdamW branches on
         `torch.compiler.is_compiling()`, which from torch 2.13 on is true in every thread while one
         compiles.
@@ -220,6 +250,13 @@ class Average:
     def abort(self) -> None:
         """End every wait, present and future, with `Stopped`."""
         self._barrier.abort()
+
+    def _forget_when_all_have_read(self) -> None:
+        """Let go of what the last reader has read: the next gradients want its memory."""
+        with self._lock:
+            self._read = (self._read + 1) % len(self._grads)
+            if self._read == 0:
+                self._grads = [[] for _ in self._grads]
 
 
 def _ordered_sum(tensors: Sequence[Tensor], device: torch.device) -> Tensor:

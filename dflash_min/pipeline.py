@@ -8,60 +8,41 @@ import queue
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 import torch
 from torch._dynamo import config as dynamo_config
 
 from dflash_min import observe
+from dflash_min.dealing import made_by, maker, taken_by
 from dflash_min.errors import NotFiniteError, Stopped
-from dflash_min.optim import Average, lr_share
+from dflash_min.optim import Accumulator, Average
 from dflash_min.replica import training_batch
+from dflash_min.step_report import LOSS, TOKENS, WEIGHT, step_numbers, step_report
 from dflash_min.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dflash_min.data import Text
-    from dflash_min.loss import LossSums
     from dflash_min.optim import Optimizer
     from dflash_min.replica import Batch, Replica
     from dflash_min.resolve import Resolved
+    from dflash_min.step_report import StepReport
     from dflash_min.targets import TargetModel
 
 _T = TypeVar("_T")
-_Mail = Literal["stop", "ended"]
+_Mail = threading.Thread | Literal["stop", "failed"]
+"""The first is a thread that ends."""
 
 
 GRACE_S: Final = 5.0
 """Seconds in which a step that is under way when a stop is asked for may end."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One optimiser step, over all drafters."""
-
-    step: int
-    """From 0."""
-    loss: float
-    accept_len: float
-    """Mean number of tokens a block would have been accepted for, the free one included."""
-    tokens: int
-    seconds: float
-    """Of the slowest drafter, waiting for targets included."""
-    lr: float
-    """Learning rate of the step."""
-    accuracy: float
-    """Share of the scored slots that are correct; nan where none was scored."""
-    slot_accuracy: tuple[float, ...]
-    """The same by slot: of the first one after the anchor, and so on."""
-
-    def values(self) -> dict[str, object]:
-        """Return all figures by name, without the step."""
-        values = asdict(self)
-        del values["step"]
-        return values
+PATIENCE_S: Final = 60.0
+"""Seconds in which the other threads may end once one has failed. More than for a stop: a thread
+that fails later, at the end of a compile for example, tells what else was wrong."""
+_STEP_SHARE: Final = 0.8
+"""Of the time for a stop, for the step; the rest is for updates that have begun by then."""
 
 
 class Channel(Generic[_T]):
@@ -130,10 +111,8 @@ def enter_thread(device: torch.device, resolved: Resolved) -> None:
 class Pipeline:
     """Target and drafter threads around one set of replicas. Runs once.
 
-    Batches are numbered as `Resolved.batch_number` has it. Target i makes those whose number leaves
-    i when divided by the number of targets, in order, and every drafter has a queue from each
-    target: so which batch a drafter trains on never depends on who was faster. The queues are
-    bounded and nothing can lock up: a target waits only for a drafter that still holds a batch.
+    Which batch a drafter trains on never depends on who was faster, and nothing can lock up: see
+    `dflash_min.dealing`. The queues are bounded.
     """
 
     def __init__(
@@ -147,6 +126,7 @@ class Pipeline:
         report: Callable[[StepReport], None],
         start: int = 0,
         grace_s: float = GRACE_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Prepare the threads without starting them.
 
@@ -159,7 +139,8 @@ class Pipeline:
             report: called after each step on the thread drafter-0. The others go on meanwhile, but
                 all replicas' weights and optimisers stay as the step left them until it returns.
             start: steps that are finished already.
-            grace_s: how long a step may take to end once a stop is asked for.
+            grace_s: seconds from when a stop is asked for until `run` returns at the latest.
+            patience_s: the same from when the first thread fails.
         """
         self._resolved = resolved
         self._text = text
@@ -169,6 +150,7 @@ class Pipeline:
         self._report = report
         self._start = start
         self._grace_s = grace_s
+        self._patience_s = patience_s
         self._average = Average(len(replicas), mean=not optimizers[0].divides)
         self._updates = Updates(len(replicas), start)
         self._channels: list[list[Channel[Batch]]] = [
@@ -176,6 +158,7 @@ class Pipeline:
         ]
         self._errors: list[BaseException] = []
         self._errors_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
         self._stopping = False
         # Its put may be called in a signal handler that interrupts its get.
         self._mail: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
@@ -183,35 +166,34 @@ class Pipeline:
     def run(self) -> None:
         """Train for the steps that are left, or until `stop`, and return when all threads ended.
 
-        After `stop`, a thread that does not end in time, in a compile that takes minutes for
-        example, is left behind; it will not change any weight.
+        After `stop`, after a failure and after Ctrl-C, a thread that does not end in time, in a
+        compile that takes minutes for example, is left behind; it will not change any weight.
 
         Raises:
             BaseExceptionGroup: holding what each failed thread raised, in order of time; an
                 `ExceptionGroup` unless one of them is no `Exception`.
         """
-        threads = [
+        self._threads = [
             *(self._thread(f"target-{i}", self._produce, i) for i in range(len(self._targets))),
             *(self._thread(f"drafter-{i}", self._train, i) for i in range(len(self._replicas))),
         ]
         try:
-            for thread in threads:
+            for thread in self._threads:
                 thread.start()
-            if self._all_end(len(threads)):
-                for thread in threads:
-                    thread.join()
+            self._wait_for_all(math.inf)
         except BaseException:
             # Ctrl-C, or a thread that could not start.
-            self._halt()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+            until = time.monotonic() + self._grace_s
+            self._halt(until)
+            self._wait_for_all(until, halted=True)
             raise
         if self._errors:
-            count = len(self._errors)
-            raise BaseExceptionGroup(
-                f"{count} thread{'s' if count > 1 else ''} failed", self._errors
-            )
+            raise self._failure()
+
+    @property
+    def left_behind(self) -> list[str]:
+        """Names of the threads that have not ended."""
+        return [thread.name for thread in self._threads if thread.is_alive()]
 
     def stop(self) -> None:
         """Ask for an end after the step that is under way. May be called in a signal handler."""
@@ -225,21 +207,39 @@ class Pipeline:
         """
         return self._updates.hold(timeout=0)
 
-    def _all_end(self, threads: int) -> bool:
-        """Wait until so many threads end; False if some do not in time after `stop`."""
-        until = math.inf
-        while threads:
-            left = until - time.monotonic()
+    def _wait_for_all(self, until: float, *, halted: bool = False) -> None:
+        """Wait for the end of every thread that was started, but not for ever.
+
+        Args:
+            until: when to leave behind those that are still there, by the monotonic clock; sooner
+                if a stop is asked for or a thread fails meanwhile.
+            halted: whether they have been told to end already.
+        """
+        while self.left_behind:
+            halt_at = until - (1 - _STEP_SHARE) * self._grace_s
             try:
-                mail = self._mail.get(timeout=None if until == math.inf else max(left, 0.0))
+                mail = self._mail.get(timeout=_seconds_to(until if halted else halt_at))
             except queue.Empty:
-                self._halt()
-                return False
-            if mail == "ended":
-                threads -= 1
-            else:
+                if halted:
+                    return
+                self._halt(until)
+                halted = True
+                continue
+            if mail == "stop":
                 until = min(until, time.monotonic() + self._grace_s)
-        return True
+            elif mail == "failed":
+                until = min(until, time.monotonic() + self._patience_s)
+            else:
+                mail.join()
+
+    def _failure(self) -> BaseExceptionGroup[BaseException]:
+        with self._errors_lock:
+            errors = list(self._errors)
+        threads = "1 thread" if len(errors) == 1 else f"{len(errors)} threads"
+        group = BaseExceptionGroup(f"{threads} failed", errors)
+        if left := self.left_behind:
+            group.add_note(f"left behind, since they did not end in time: {', '.join(left)}")
+        return group
 
     def _thread(self, name: str, work: Callable[[int], None], index: int) -> threading.Thread:
         def body() -> None:
@@ -250,7 +250,7 @@ class Pipeline:
             except BaseException as error:  # noqa: BLE001  # raised again by run
                 self._fail(name, error)
             finally:
-                self._mail.put("ended")
+                self._mail.put(threading.current_thread())
 
         return threading.Thread(target=body, name=name)
 
@@ -259,23 +259,22 @@ class Pipeline:
         error.add_note(f"raised in thread {name}")
         with self._errors_lock:
             self._errors.append(error)
-        self._halt()
+        self._mail.put("failed")
+        self._halt(time.monotonic() + self._grace_s)
 
-    def _halt(self) -> None:
-        """End all threads between two steps, or, where that is not possible, anyhow."""
+    def _halt(self, until: float) -> None:
+        """End all threads between two steps, or, where that is not possible in time, anyhow."""
         # First: a meeting that is broken off while some have left it would divide the replicas.
-        self._updates.hold(self._grace_s)
+        self._updates.hold(max(until - time.monotonic(), 0.0))
         self._average.abort()
         for row in self._channels:
             for channel in row:
                 channel.stop()
 
     def _produce(self, index: int) -> None:
-        resolved, target, targets = self._resolved, self._targets[index], len(self._targets)
+        resolved, target = self._resolved, self._targets[index]
         enter_thread(torch.device(resolved.layout.targets[index]), resolved)
-        begin = resolved.batch_number(self._start, 0, 0)
-        end = resolved.batch_number(resolved.steps, 0, 0)
-        for number in range(begin + (index - begin) % targets, end, targets):
+        for number in made_by(resolved, index, self._start):
             step, rank, micro = resolved.batch_place(number)
             batch = training_batch(resolved, self._text, target, step, rank, micro=micro)
             self._channels[rank][index].put(batch)
@@ -288,30 +287,32 @@ class Pipeline:
             mine = self._gradient(rank, step)
             totals = self._average.gather(rank, replica.parameters, mine)
             with self._updates.update(rank):
-                self._optimizers[rank].step(step, totals[_WEIGHT])
+                self._optimizers[rank].step(step, totals[WEIGHT])
             try:
                 self._average.meet()
             finally:  # a meeting that is broken off is one of replicas whose steps are done
                 seconds = time.perf_counter() - began
-                observe.step(step, round(mine[_TOKENS]), seconds)
+                observe.step(step, round(mine[TOKENS]), seconds)
                 if rank == 0:
-                    self._report(_step_report(resolved, step, totals, seconds))
+                    self._report(step_report(resolved, step, totals, seconds))
             if rank == 0 and self._stopping:
-                self._halt()
+                self._halt(time.monotonic() + self._grace_s)
 
     def _gradient(self, rank: int, step: int) -> tuple[float, ...]:
-        """Differentiate the sum of one replica's losses of a step; return `_numbers`, summed."""
+        """Differentiate the sum of a replica's losses of a step; return `step_numbers`, summed."""
         resolved, replica = self._resolved, self._replicas[rank]
         parts = []
-        for micro in range(resolved.accumulate):
-            number = resolved.batch_number(step, rank, micro)
-            batch = self._channels[rank][number % len(self._targets)].get()
+        gradients = Accumulator(replica.parameters if resolved.accumulate > 1 else ())
+        for number in taken_by(resolved, rank, step):
+            batch = self._channels[rank][maker(resolved, number)].get()
             sums = replica.forward(batch)
             sums.weighted_sum.backward()  # type: ignore[no-untyped-call]
-            numbers = _numbers(sums, batch.tokens)
-            if not math.isfinite(numbers[_LOSS]):
-                raise NotFiniteError(self._describe(number, numbers[_LOSS]))
+            gradients.add()
+            numbers = step_numbers(sums, batch.tokens)
+            if not math.isfinite(numbers[LOSS]):
+                raise NotFiniteError(self._describe(number, numbers[LOSS]))
             parts.append(numbers)
+        gradients.finish()
         return tuple(sum(column) for column in zip(*parts, strict=True))
 
     def _describe(self, number: int, loss: float) -> str:
@@ -324,39 +325,5 @@ class Pipeline:
         )
 
 
-_WEIGHT, _LOSS, _ACCEPTED, _BLOCKS, _TOKENS, _SLOTS = range(6)
-"""Where in `_numbers` what is; from _SLOTS on correct slots by index, then scored ones."""
-
-
-def _numbers(sums: LossSums, tokens: int) -> list[float]:
-    """Return what is summed over the replicas, with one copy from the device."""
-    scalars = torch.stack(
-        [
-            part.detach().double()
-            for part in (sums.weight_sum, sums.weighted_sum, sums.accepted, sums.blocks)
-        ]
-    )
-    slots = torch.cat([sums.slot_correct, sums.slot_scored]).double()
-    numbers: list[float] = torch.cat([scalars, slots]).tolist()
-    return [*numbers[:_TOKENS], float(tokens), *numbers[_TOKENS:]]
-
-
-def _step_report(
-    resolved: Resolved, step: int, totals: tuple[float, ...], seconds: float
-) -> StepReport:
-    slots = totals[_SLOTS:]
-    correct, scored = slots[: len(slots) // 2], slots[len(slots) // 2 :]
-    return StepReport(
-        step,
-        loss=totals[_LOSS] / (totals[_WEIGHT] or 1.0),
-        accept_len=1 + totals[_ACCEPTED] / (totals[_BLOCKS] or 1.0),
-        tokens=round(totals[_TOKENS]),
-        seconds=seconds,
-        lr=resolved.lr * lr_share(step, resolved.steps, resolved.lr_warmup),
-        accuracy=_share(sum(correct), sum(scored)),
-        slot_accuracy=tuple(map(_share, correct[1:], scored[1:])),
-    )
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _seconds_to(until: float) -> float | None:
+    return None if until == math.inf else max(until - time.monotonic(), 0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
 from dflash_min.config import ModelConfig
-from dflash_min.environment import check_torch, visible_gpus
-from dflash_min.errors import UsageError
+from dflash_min.environment import check_torch, cpu_threads, visible_gpus
+from dflash_min.errors import NotFiniteError, UsageError
 from dflash_min.layout import DeviceChoice, DeviceType, pick_device
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ PROG: Final = "dflash_min.pretrain"
 
 _MINUTES: Final = 5.0
 _MOST_MINUTES: Final = 60 * 24 * 365
-_MOST_CPU_THREADS: Final = 8
 _EVALUATIONS: Final = 10
 
 
@@ -111,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: with code 2 after one line on stderr for anything the user has to mend; with
-            code 1 after one if the target cannot be saved.
+            code 1 after one if the training diverges or the target cannot be saved.
     """
     config = cli.parse(
         PretrainConfig,
@@ -125,21 +123,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         pretraining = _build(config)
     except UsageError as error:
         cli.fail(PROG, str(error))
-    asked = threading.Event()
-
-    def stop() -> bool:
-        asked.set()
-        return True
-
     display = Display()
-    with stopping.stopped_by_signals(stop, lambda name: f"{PROG}: {name}") as signalled:
-        pretraining.run(display, asked.is_set)
+    with stopping.asked_by_signals() as signalled:
+        try:
+            pretraining.run(display, signalled.asked)
+        except NotFiniteError as error:
+            display.end()
+            cli.say(PROG, f"error: {error}; nothing is saved")
+            raise SystemExit(1) from error
         display.end()
         said = _save(config, pretraining, display)
     if signalled.signal is None:
         print(said, flush=True)
     else:
-        cli.say(PROG, f"stopped by {signalled.signal.name}; {said}")
+        stopping.say(f"{PROG}: stopped by {signalled.signal.name}; {said}")
         stopping.end_by(signalled.signal)
 
 
@@ -215,12 +212,6 @@ def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
         threads=cpu_threads() if config.threads is None else config.threads,
         seed=config.seed,
     )
-
-
-def cpu_threads() -> int:
-    """Return how many threads of single-threaded operations keep this machine busy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return min(cores, _MOST_CPU_THREADS)
 
 
 def _model(config: PretrainConfig, device: DeviceType) -> ModelConfig:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.nn.functional as F
 
+from dflash_min.errors import NotFiniteError
 from dflash_min.target import Target
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class Pretraining:
         """Train to the end, or until `stop`, asked before each step, says so.
 
         Afterwards the decoder is frozen and in eval mode again.
+
+        Raises:
+            NotFiniteError: if a gradient or an evaluation is not finite: the training has diverged.
         """
         recipe, began = self._recipe, time.monotonic()
         step = tokens = evaluated = 0
@@ -110,6 +114,8 @@ class Pretraining:
                     if done >= (evaluated + 1) / recipe.evaluations:
                         evaluated = int(done * recipe.evaluations)
                         bits = self._bits_per_byte(workers)
+                        if not math.isfinite(bits):
+                            raise NotFiniteError(f"after step {step}: {bits} bits per byte")
                     seconds = time.monotonic() - began
                     report(Progress(step, done, loss, tokens, seconds, bits))
         finally:
@@ -155,7 +161,9 @@ class Pretraining:
         results = list(workers.map(self._gradients, shares))
         for p, *grads in zip(self._parameters, *(grads for _, grads in results), strict=True):
             p.grad = sum(grads[1:], start=grads[0]).div_(predicted)
-        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        if not math.isfinite(norm):
+            raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {float(norm)}")
         for group in self._adamw.param_groups:
             group["lr"] = recipe.lr * self._lr_share(done)
         self._adamw.step()

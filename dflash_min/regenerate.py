@@ -3,17 +3,22 @@
 A drafter is to guess what its target will say, and the published ones were trained on responses
 that the target had generated (DFlash: arXiv 2602.06036, appendix A.1). A target that continues text
 has no responses: here it goes on from windows of the training text, and the windows with what it
-added are the text that `dflash_min.train --data` takes.
+added are the text that `dflash_min.train --data` takes. It is all that is done with any target: one
+that answers is not asked anything.
+
+The texts are written in the order in which their windows begin. Windows overlap, and the trainer
+holds out the end of its text: so that end is another stretch of the source than what is trained on,
+but for windows that reach over the border.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
 from typing import TYPE_CHECKING, Final
 
@@ -21,14 +26,13 @@ import msgspec
 
 from dflash_min import cli, durable, stopping, targets
 from dflash_min.bounds import MOST, check_bounds
-from dflash_min.config import ModelConfig
-from dflash_min.environment import check_torch, visible_gpus
+from dflash_min.config import Dtype, ModelConfig
+from dflash_min.environment import check_torch, cpu_threads, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
-from dflash_min.pretrain import cpu_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -45,7 +49,8 @@ class RegenerateConfig:
     """What is written, and from what."""
 
     target: str
-    """Folder of dflash_min.pretrain or of a Hugging Face model, or hf:NAME: what goes on."""
+    """Folder of dflash_min.pretrain or of a Hugging Face model, or hf:NAME: what continues windows
+    of text; it is not asked to answer."""
     out: Path
     """File to write, one {"text": ...} a line; it must not be there."""
     data: tuple[Path, ...] | None = None
@@ -64,6 +69,8 @@ class RegenerateConfig:
     """Of the windows and of what is drawn."""
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
+    dtype: Dtype | None = None
+    """Of the target's weights (CPU float32; GPU those of a bfloat16 model as they are)."""
     threads: int | None = None
     """CPU threads, each with batches of its own (one for each core, at most 8)."""
 
@@ -90,24 +97,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         target, text, tokens = _load(config)
     except UsageError as error:
         cli.fail(PROG, str(error))
-    asked = threading.Event()
-
-    def stop() -> bool:
-        asked.set()
-        return True
-
     began = time.monotonic()
-    with stopping.stopped_by_signals(stop, lambda name: f"{PROG}: {name}") as signalled:
+    with stopping.asked_by_signals() as signalled:
         try:
-            written = _write(config.out, _texts(config, target, text, tokens, asked.is_set))
+            written = _write(config.out, _texts(config, target, text, tokens, signalled.asked))
         except OSError as error:
             cli.say(PROG, f"error: --out {config.out}: {error.strerror or error}")
             raise SystemExit(1) from error
-    said = f"{written} texts in {time.monotonic() - began:.0f} s; saved {config.out}"
+    saved = f"saved {config.out}" if written else "nothing is saved"
+    said = f"{written} texts in {time.monotonic() - began:.0f} s; {saved}"
     if signalled.signal is None:
         print(said, flush=True)
     else:
-        cli.say(PROG, f"stopped by {signalled.signal.name}; {said}")
+        stopping.say(f"{PROG}: stopped by {signalled.signal.name}; {said}")
         stopping.end_by(signalled.signal)
 
 
@@ -141,20 +143,24 @@ def _load(config: RegenerateConfig) -> tuple[TargetModel, Text, Tokens]:
         layers=1, block_size=2, **{name: getattr(sizes, name) for name in sizes.__struct_fields__}
     )
     device = pick_device(config.device, frozenset(), visible_gpus())
-    target = targets.open_target(config.target, model, seed=0, device=device)
+    dtype = config.dtype or targets.default_dtype(config.target, device)
+    target = targets.open_target(config.target, model, seed=0, device=device, dtype=dtype)
     known = tokens.of_target(config.target, model)
     text = Text.load(config.data or (), config.seed, config.prompt_tokens, known)
     return target, text, known
 
 
-def _write(out: Path, texts: Iterator[str]) -> int:
-    """Write texts as JSON lines, whole or not at all, and return how many there are."""
-    count = 0
-    with durable.new_file(out) as file:
-        for text in texts:
-            file.write(msgspec.json.encode({"text": text}) + b"\n")
-            count += 1
-    return count
+def _write(out: Path, texts: Iterable[tuple[int, str]]) -> int:
+    """Write texts as JSON lines by their windows' places, and return how many there are.
+
+    The file is there whole or not at all, and not for no text, of which nothing could be learned.
+    """
+    ordered = sorted(texts, key=itemgetter(0))
+    if ordered:
+        with durable.new_file(out) as file:
+            for _, text in ordered:
+                file.write(msgspec.json.encode({"text": text}) + b"\n")
+    return len(ordered)
 
 
 def _texts(
@@ -163,10 +169,10 @@ def _texts(
     text: Text,
     tokens: Tokens,
     stopped: Callable[[], bool],
-) -> Iterator[str]:
-    """Yield continued windows, but for those that begin or end within a character."""
+) -> Iterator[tuple[int, str]]:
+    """Yield where windows begin and how they go on, but for those that cut a character in two."""
 
-    def batch(number: int) -> list[str]:
+    def batch(number: int) -> list[tuple[int, str]]:
         if stopped():
             return []
         begin = number * config.batch_size
@@ -176,13 +182,14 @@ def _texts(
             Sampler(config.temperature, text_seed(config.seed, begin + row)) for row in range(count)
         ]
         rows = continued(target, prompts_BS, config.new_tokens, samplers, tokens.end_id)
-        return [tokens.decode(ids) for ids in rows]
+        starts = text.starts(number, config.prompt_tokens, count)
+        return [(start, tokens.decode(ids)) for start, ids in zip(starts, rows, strict=True)]
 
     from dflash_min.speculate import Sampler
 
     with _workers(config, target) as workers:
         for said in workers.map(batch, range(math.ceil(config.windows / config.batch_size))):
-            yield from (text for text in said if "\N{REPLACEMENT CHARACTER}" not in text)
+            yield from (each for each in said if "\N{REPLACEMENT CHARACTER}" not in each[1])
             if stopped():
                 workers.shutdown(cancel_futures=True)
                 return

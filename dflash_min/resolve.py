@@ -5,8 +5,8 @@ Nothing here imports torch; the number of visible GPUs is therefore passed in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dflash_min import targets, tokens
 from dflash_min.bounds import MOST, check_numbers
@@ -155,9 +155,9 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
         raise UsageError(
             f"--compile-mode {config.compile_mode} needs --backend inductor, not {backend}"
         )
-    return Resolved(
-        device=device,
-        layout=deal(
+    chosen: dict[str, Any] = {
+        "device": device,
+        "layout": deal(
             device,
             gpus,
             threads=config.threads,
@@ -165,36 +165,26 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
             targets=config.targets,
             drafters=config.drafters,
         ),
-        model=model,
-        warmup=config.warmup,
-        warmup_lens=warmup_lens,
-        warmup_devices=config.warmup_devices,
-        seq_lens=seq_lens,
-        shapes=config.shapes,
-        bucket_lens=_buckets(config, seq_lens, model),
-        anchors=_or(config.anchors, defaults.anchors),
-        batch_size=config.batch_size,
-        accumulate=config.accumulate,
-        dynamic=config.dynamic,
-        compile_mode=config.compile_mode,
-        backend=backend,
-        nested_fx=config.nested_fx,
-        activation_checkpointing=config.activation_checkpointing and "layers" not in fused,
-        dtype=dtype,
-        fused=fused,
-        steps=config.steps,
-        seed=config.seed,
-        lr=config.lr,
-        lr_warmup=config.lr_warmup,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        loss_chunk=_or(config.loss_chunk, defaults.loss_chunk),
-        queue_depth=config.queue_depth,
-        eval_batches=config.eval_batches,
-        eval_every=config.eval_every,
-        data=config.data or (),
-        target=targets.absolute(config.target),
-    )
+        "model": model,
+        "warmup_lens": warmup_lens,
+        "seq_lens": seq_lens,
+        "bucket_lens": _buckets(config, seq_lens, model),
+        "anchors": _or(config.anchors, defaults.anchors),
+        "backend": backend,
+        "activation_checkpointing": config.activation_checkpointing and "layers" not in fused,
+        "dtype": dtype,
+        "fused": fused,
+        "loss_chunk": _or(config.loss_chunk, defaults.loss_chunk),
+        "data": config.data or (),
+        "target": targets.absolute(config.target),
+    }
+    # All others are settings as they are: a field that neither has is an error.
+    as_said = {
+        field.name: getattr(config, field.name)
+        for field in fields(Resolved)
+        if field.name not in chosen
+    }
+    return Resolved(**chosen, **as_said)
 
 
 def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:

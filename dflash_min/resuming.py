@@ -28,6 +28,7 @@ _ROUNDING: Final = frozenset(
         "compile_mode",
         "device",
         "dynamic",
+        "fused",
         "loss_chunk",
         "nested_fx",
     }
@@ -55,8 +56,8 @@ _WHY: Final = {
     "text": "; these are digests of the training text",
     "target": "; these are digests of the target's weights",
 }
-_ROWS: Final = 256
-"""Rows of embedding and head that stand for a target: all of it may be gigabytes."""
+_ROWS: Final = 16
+"""Rows of each of a target's weights that stand for it: all of it may be gigabytes."""
 
 
 def settings(resolved: Resolved) -> dict[str, Any]:
@@ -75,10 +76,14 @@ def settings(resolved: Resolved) -> dict[str, Any]:
 
 
 def digests(text: Text, target: TargetModel) -> dict[str, str]:
-    """Return what tells other text and another target, whatever their names."""
+    """Return what tells other text and another target, whatever their names.
+
+    Weights, not features: those have other bits on another device.
+    """
     digest = hashlib.sha256()
-    for weight_VD in (target.embed_VD, target.lm_head_VD):
-        rows = weight_VD.detach()[:: max(1, len(weight_VD) // _ROWS)].float().cpu()
+    for _, weight in target.named_parameters():
+        rows = weight.detach().flatten(1) if weight.dim() > 1 else weight.detach().reshape(-1)
+        rows = rows[:: max(1, len(rows) // _ROWS)].float().cpu()
         digest.update(rows.contiguous().numpy().tobytes())
     return {"text": text.digest, "target": digest.hexdigest()[:32]}
 
@@ -114,6 +119,6 @@ def _fields(instance: Any) -> dict[str, Any]:  # noqa: ANN401  # any dataclass
 
 
 def _text(value: object) -> str:
-    if value is None:
+    if value is None or value == []:
         return "none"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

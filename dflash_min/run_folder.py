@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dflash_min import checkpoint, metrics
@@ -26,8 +27,22 @@ if TYPE_CHECKING:
     from dflash_min.config import SaveConfig
 
 
-def find(save: SaveConfig) -> tuple[Checkpoint | None, list[str]]:
-    """Return what a run begins from, None for nothing, and what to tell the user about it.
+@dataclass(frozen=True)
+class Beginning:
+    """Where a run begins, for as long as the run takes: without what a checkpoint weighs."""
+
+    path: Path | None = None
+    """The checkpoint it goes on from; None if it begins anew."""
+    step: int = 0
+    """Steps that are finished."""
+    notes: list[str] = field(default_factory=list)
+    """What to tell the user about it."""
+    seen: frozenset[tuple[str, int, int]] = frozenset()
+    """All checkpoints that were there, as `_seen` tells one from another."""
+
+
+def find(save: SaveConfig) -> tuple[Beginning, Checkpoint | None]:
+    """Return what a run begins from, and the checkpoint if there is one.
 
     Nothing is changed. A damaged checkpoint is passed over for an older one: the steps between are
     trained again, to the same bits.
@@ -36,25 +51,29 @@ def find(save: SaveConfig) -> tuple[Checkpoint | None, list[str]]:
         UsageError: if `save.out` holds a run that is not to be resumed, or none that can be.
     """
     if save.out is None:
-        return None, []
+        return Beginning(), None
     if not save.resume:
         _refuse_a_run(save.out)
-        return None, []
+        return Beginning(), None
     if not any((save.out / name).exists() for name in (metrics.FILE, checkpoint.FOLDER)):
         raise UsageError(f"--resume: {save.out} holds no run")
-    notes: list[str] = []
+    seen = _seen(save.out)
+    problems: list[str] = []
     for path in checkpoint.saved(save.out / checkpoint.FOLDER):
-        problem = checkpoint.damage(path)
-        if problem is None:
-            notes = [f"{note}; going on from {path}, nothing is deleted" for note in notes]
-            return checkpoint.read(path), notes
-        notes.append(problem)
-    if notes:
+        try:
+            found = checkpoint.read_whole(path)
+        except checkpoint.DamagedError as error:
+            problems.append(str(error))
+            continue
+        notes = [f"{problem}; going on from {path}, nothing is deleted" for problem in problems]
+        return Beginning(path, found.step, notes, seen), found
+    if problems:
         raise UsageError(
-            f"--resume: {notes[0]}, and there is no older whole checkpoint; "
+            f"--resume: {problems[0]}, and there is no older whole checkpoint; "
             "put the file back from a copy, or begin again in another --out"
         )
-    return None, [f"{save.out} has no checkpoint yet: beginning with step 1"]
+    note = f"{save.out} has no checkpoint yet: beginning with step 1"
+    return Beginning(notes=[note], seen=seen), None
 
 
 class RunFolder:
@@ -70,20 +89,20 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, save: SaveConfig, resumed: Checkpoint | None) -> Iterator[RunFolder | None]:
+    def opened(cls, save: SaveConfig, beginning: Beginning) -> Iterator[RunFolder | None]:
         """Make the folder ready and keep other processes out; None without --out.
 
         Args:
             save: the settings.
-            resumed: what the run begins from; metrics of later steps are dropped.
+            beginning: what `find` returned; metrics of later steps are dropped.
 
         Raises:
-            UsageError: if another process trains in the folder, or it cannot be written to.
+            UsageError: if another process trains in the folder or has done so since `find`, if the
+                folder cannot be written to, or if a line of metrics.jsonl is damaged.
         """
         if save.out is None:
             yield None
             return
-        newest = None if resumed is None else resumed.path
         try:
             save.out.mkdir(parents=True, exist_ok=True)
             lock = os.open(save.out, os.O_RDONLY)
@@ -91,9 +110,10 @@ class RunFolder:
             raise UsageError(f"--out {save.out}: {error.strerror}") from error
         try:
             _lock(lock, save.out)
+            _refuse_changes(save, save.out, beginning)
             try:
-                metrics.rewind(save.out / metrics.FILE, 0 if resumed is None else resumed.step)
-                folder = cls(save, save.out, newest)
+                metrics.rewind(save.out / metrics.FILE, beginning.step)
+                folder = cls(save, save.out, beginning.path)
             except OSError as error:
                 raise UsageError(f"--out {save.out}: {error.strerror}") from error
             with contextlib.closing(folder._metrics):
@@ -144,14 +164,28 @@ class RunFolder:
 
 def _refuse_a_run(out: Path) -> None:
     lines = out / metrics.FILE
-    # A run that ended in its warm-up has left an empty file.
-    if not (out / checkpoint.FOLDER).exists() and not (lines.exists() and lines.stat().st_size):
-        return
     newest = next(iter(checkpoint.saved(out / checkpoint.FOLDER)), None)
+    # A run that ended in its warm-up has left an empty file.
+    if newest is None and not (lines.exists() and lines.stat().st_size):
+        return
     upto = "" if newest is None else f", saved up to {newest.name}"
     raise UsageError(
         f"--out {out}: a run is there already{upto}; add --resume, or name another folder"
     )
+
+
+def _refuse_changes(save: SaveConfig, out: Path, beginning: Beginning) -> None:
+    """Refuse what another process has saved since `find`, which looks before the folder is ours."""
+    if not save.resume:
+        _refuse_a_run(out)
+    elif _seen(out) != beginning.seen:
+        raise UsageError(f"--resume: another process has trained in {out} meanwhile; start again")
+
+
+def _seen(out: Path) -> frozenset[tuple[str, int, int]]:
+    """Return name, inode and time of each checkpoint: one that is written anew has others."""
+    stats = ((path, path.stat()) for path in checkpoint.saved(out / checkpoint.FOLDER))
+    return frozenset((path.name, stat.st_ino, stat.st_mtime_ns) for path, stat in stats)
 
 
 def _lock(descriptor: int, out: Path) -> None:

@@ -28,9 +28,15 @@ class Signalled:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
+    def asked(self) -> bool:
+        """Return whether to end now, for work that asks between its steps."""
+        return self.signal is not None
+
 
 @contextlib.contextmanager
-def stopped_by_signals(stop: Callable[[], bool], say: Callable[[str], str]) -> Iterator[Signalled]:
+def stopped_by_signals(
+    stop: Callable[[], bool], words: Callable[[str], str]
+) -> Iterator[Signalled]:
     """Let the first signal stop the work, and the second end the process at once.
 
     A signal that something else has a handler for, or that is ignored as under nohup, is left
@@ -39,7 +45,7 @@ def stopped_by_signals(stop: Callable[[], bool], say: Callable[[str], str]) -> I
     Args:
         stop: called in the signal handler. Returns whether the work will now end by itself; if not,
             the process ends at once.
-        say: returns the line to print then, given the signal's name.
+        words: returns the line to print then, given the signal's name.
 
     Yields:
         what tells, after the work, whether `end_by` is to follow.
@@ -54,7 +60,7 @@ def stopped_by_signals(stop: Callable[[], bool], say: Callable[[str], str]) -> I
         if not stop():
             # Not print: the signal may have interrupted one.
             with contextlib.suppress(OSError):
-                os.write(2, f"{say(signalled.signal.name)}\n".encode())
+                os.write(2, f"{words(signalled.signal.name)}\n".encode())
             end_by(signalled.signal)
 
     before = _replace_defaults(handle)
@@ -66,14 +72,53 @@ def stopped_by_signals(stop: Callable[[], bool], say: Callable[[str], str]) -> I
                 signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def asked_by_signals() -> Iterator[Signalled]:
+    """Let the first signal be seen by `Signalled.asked`, and the second end the process at once.
+
+    Otherwise as `stopped_by_signals`.
+    """
+    with stopped_by_signals(lambda: True, str) as signalled:
+        yield signalled
+
+
+def say(line: str) -> None:
+    """Print a last line on stderr, if that is still there: its end may be what is told of."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def end_by(number: signal.Signals) -> NoReturn:
     """End the process by a signal's default action."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, RuntimeError):  # gone; or it is just being written to
-            stream.flush()
+    _flush()
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(128 + number)  # it is blocked
+
+
+def leave_threads(error: BaseException, number: signal.Signals | None) -> NoReturn:
+    """End the process as an uncaught error does, but at once.
+
+    The interpreter would wait at its exit for every thread that still runs, for ever for one that
+    is stuck, and signals are not handled there.
+
+    Args:
+        error: what is shown, unless it is a SystemExit, whose code is then the process's.
+        number: the signal that asked for the end, if one did, which then ends the process.
+    """
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+    if number is not None:
+        end_by(number)
+    _flush()
+    code = error.code if isinstance(error, SystemExit) else 1
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, RuntimeError):  # gone; or it is just being written to
+            stream.flush()
 
 
 def _replace_defaults(handle: _Handler) -> dict[signal.Signals, _Handler | signal.Handlers]:

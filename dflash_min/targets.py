@@ -20,10 +20,13 @@ import msgspec
 from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
     from torch import Tensor
 
     from dflash_min.config import Dtype, ModelConfig
+    from dflash_min.layout import DeviceType
     from dflash_min.resolve import Resolved
 
 HF_PREFIX: Final = "hf:"
@@ -55,6 +58,9 @@ class TargetModel(Protocol):
     @property
     def lm_head_VD(self) -> Tensor:
         """The weight of the output head."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Return all weights, in an order of the model's own."""
 
     def features(self, ids_BS: Tensor) -> Tensor:
         """Return features_BSF of whole sequences: the tapped layers' outputs side by side."""
@@ -160,6 +166,23 @@ def sizes(target: str) -> TargetSizes | None:
         return msgspec.json.decode(_read_config(spec.folder), type=TargetSizes)
     except msgspec.MsgspecError as error:
         raise UsageError(f"--target: {spec.folder / CONFIG_FILE}: {error}") from error
+
+
+def default_dtype(target: str, device: DeviceType) -> Dtype:
+    """Return what a target's weights are for generation: as stored on a GPU, if that is bfloat16.
+
+    CPUs are often slower in bfloat16, and float16 is none of the dtypes here: both are float32,
+    which holds their numbers exactly.
+
+    Raises:
+        UsageError: if there is no such target.
+    """
+    name = parse(target).hf
+    if device == "cpu" or name is None:
+        return "float32"
+    from dflash_min import hf_config
+
+    return hf_config.dtype(name)
 
 
 def load(resolved: Resolved, device: torch.device | str) -> TargetModel:

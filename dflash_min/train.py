@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import shlex
 import sys
 import time
@@ -12,19 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 from dflash_min import cli, stopping
 from dflash_min.config import SaveConfig, TrainConfig
+from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import SaveError, TrainingError, UsageError
 from dflash_min.resolve import resolve
-from dflash_min.versions import check_torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from dflash_min.evaluate import Evaluation
-    from dflash_min.pipeline import StepReport
+    from dflash_min.step_report import StepReport
     from dflash_min.trainer import Summary, Trainer
 
 PROG: Final = "dflash_min.train"
+
+_RESUMING: Final = ("--resume", "--no-resume")
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,12 @@ def main(argv: Sequence[str] | None = None) -> Summary:
             summary = _run(trainer, ending)
         except UsageError as error:
             cli.fail(PROG, str(error))
+        except BaseException as error:
+            if ending.trainer is not None and ending.trainer.left_behind:
+                stopping.leave_threads(error, signalled.signal)
+            raise
     if signalled.signal is not None:
-        with contextlib.suppress(OSError):  # the terminal may be what is gone
-            print(ending.line(signalled.signal.name), file=sys.stderr, flush=True)
+        stopping.say(ending.line(signalled.signal.name))
         stopping.end_by(signalled.signal)
     print(_summary_line(summary, trainer.newest), flush=True)
     return summary
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> Summary:
 def _run(trainer: Trainer, ending: Ending) -> Summary:
     progress = Progress(trainer.resolved.steps)
     try:
-        return trainer.run(progress, progress.held_out)
+        return trainer.run(progress, progress.held_out, lambda line: cli.say(PROG, line))
     except SaveError as error:
         progress.end()
         cli.say(PROG, f"error: {error}")
@@ -107,7 +111,8 @@ class Ending:
     def __init__(self, argv: Sequence[str]) -> None:
         self.trainer: Trainer | None = None
         """Once it is built; before, there is nothing to end."""
-        self._argv = [word for word in argv if word not in {"--resume", "--no-resume"}]
+        self._argv = [word for word in argv if word not in _RESUMING]
+        self._resuming = [word for word in argv if word in _RESUMING][-1:] == ["--resume"]
 
     def stop(self) -> bool:
         """Let training end, as `Trainer.stop` has it."""
@@ -124,29 +129,11 @@ class Ending:
         """Say what is saved, and how to go on from there."""
         newest = None if self.trainer is None else self.trainer.newest
         if newest is None:
-            return "nothing is saved"
+            # What is resumed may be the work of days.
+            building = self._resuming and self.trainer is None
+            return "nothing new is saved" if building else "nothing is saved"
         again = shlex.join(["python", "-m", PROG, *self._argv, "--resume"])
         return f"saved {newest}; go on with: {again}"
-
-
-def check_torch() -> None:
-    """Refuse a torch that is missing or untried, without importing it.
-
-    Raises:
-        UsageError: naming the version found and those that are supported.
-    """
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        version = ""
-    check_torch_version(version, sys.executable)
-
-
-def visible_gpus() -> int:
-    """Return how many GPUs torch can use."""
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 class Progress:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -27,7 +28,7 @@ from dflash_min.errors import SaveError, UsageError
 from dflash_min.evaluate import Evaluator
 from dflash_min.model import Drafter
 from dflash_min.optim import Optimizer
-from dflash_min.pipeline import GRACE_S, Pipeline
+from dflash_min.pipeline import GRACE_S, PATIENCE_S, Pipeline
 from dflash_min.replica import Replica
 from dflash_min.run_folder import RunFolder
 from dflash_min.warmup import warm_up
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
     from dflash_min.checkpoint import Checkpoint
     from dflash_min.evaluate import Evaluation
-    from dflash_min.pipeline import StepReport
     from dflash_min.resolve import Resolved
+    from dflash_min.step_report import StepReport
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Trainer:
 
     grace_s = GRACE_S
     """Seconds that a step under way has to end after `stop`."""
+    patience_s = PATIENCE_S
+    """Seconds that the other threads have to end after one has failed."""
 
     def __init__(self, resolved: Resolved, save: SaveConfig | None = None) -> None:
         """Read the text and build all models; no thread is started and nothing compiled.
@@ -83,11 +88,12 @@ class Trainer:
         if resolved.backend not in backends:
             raise UsageError(f"--backend {resolved.backend} is none of {', '.join(backends)}")
         self.resolved = resolved
-        self._resumed, self.notes = run_folder.find(self._save_config)
-        """`notes` are for the user: what a run is resumed from, and what differs."""
+        self._beginning, resumed = run_folder.find(self._save_config)
+        self.notes = list(self._beginning.notes)
+        """For the user: what a run is resumed from, and what differs."""
         settings = resuming.settings(resolved)
-        if self._resumed is not None:
-            self.notes += resuming.check(self._resumed.record.settings, settings)
+        if resumed is not None:
+            self.notes += resuming.check(resumed.record.settings, settings)
         self.text = Text.load(
             resolved.data, resolved.seed, max(resolved.seq_lens), tokens.load(resolved)
         )
@@ -104,21 +110,27 @@ class Trainer:
         self._saving = threading.Lock()
         self._saved_at = 0
         self._pipeline: Pipeline | None = None
+        self._training = False
         if self._save_config.out is not None:
             self._settings, self._digests = settings, resuming.digests(self.text, self.targets[0])
-        if self._resumed is not None:
-            resuming.check(self._resumed.record.digests, self._digests)
-            self._restore(self._resumed)
+        if resumed is not None:
+            resuming.check(resumed.record.digests, self._digests)
+            self._restore(resumed)
 
     def run(
         self,
         report: Callable[[StepReport], None],
         held_out: Callable[[Evaluation], None] | None = None,
+        say: Callable[[str], None] = _LOG.warning,
     ) -> Summary:
-        """Warm up, train for the steps that are left, and call `report` after each step.
+        """Warm up, train for the steps that are left, and save what has been trained at the end.
 
-        `held_out`, if given, is called after each evaluation in training. What has been trained is
-        saved at the end, whatever the end is.
+        It is saved whatever the end is.
+
+        Args:
+            report: called after each step.
+            held_out: called after each evaluation in training.
+            say: called with a line where a curve of the run cannot be shown.
 
         Raises:
             ExceptionGroup: holding every failed thread's exception.
@@ -133,8 +145,8 @@ class Trainer:
             self._after_step(step, held_out)
 
         with (
-            RunFolder.opened(self._save_config, self._resumed) as self.folder,
-            Curves.opened(self._save_config.out, self.resolved, self.finished) as self._curves,
+            RunFolder.opened(self._save_config, self._beginning) as self.folder,
+            Curves.opened(self._save_config.out, self.resolved, self.finished, say) as self._curves,
         ):
             began = time.perf_counter()
             if self.finished < self.resolved.steps:
@@ -163,7 +175,7 @@ class Trainer:
             training, nothing is lost by ending at once.
         """
         pipeline = self._pipeline
-        if pipeline is None:
+        if pipeline is None or not self._training:
             return False
         pipeline.stop()
         return True
@@ -171,9 +183,12 @@ class Trainer:
     @property
     def newest(self) -> Path | None:
         """The newest checkpoint of this run, saved by it or resumed from."""
-        if self.folder is not None:
-            return self.folder.newest
-        return None if self._resumed is None else self._resumed.path
+        return self._beginning.path if self.folder is None else self.folder.newest
+
+    @property
+    def left_behind(self) -> list[str]:
+        """Names of the threads that did not end with training, as `Pipeline.run` has it."""
+        return [] if self._pipeline is None else self._pipeline.left_behind
 
     def _train(self, after_step: Callable[[StepReport], None]) -> None:
         pipeline = Pipeline(
@@ -185,8 +200,10 @@ class Trainer:
             report=after_step,
             start=self.finished,
             grace_s=self.grace_s,
+            patience_s=self.patience_s,
         )
         self._pipeline = pipeline
+        self._training = True
         try:
             with observe.phase("train"):
                 pipeline.run()
@@ -196,7 +213,7 @@ class Trainer:
         else:
             self._save(self._count(pipeline))
         finally:
-            self._pipeline = None
+            self._training = False
 
     def _count(self, pipeline: Pipeline) -> int | None:
         """Return how many steps are whole after training; None if the replicas are between two."""

@@ -9,11 +9,19 @@ whose bases would be compiled in as further sizes.
 Of the sizes only the context's length varies. It is padded with zeros to whole tiles of keys and
 given as so many times 128, and the number of queries is a constant: the attention kernels then need
 not check where a tile ends. No query sees what is padded, since it lies behind every anchor.
+
+First calls are made one at a time, which is the only lock of the trainer around a compile. Which
+sizes are constants is said by marks, and torch drops such a mark while any thread compiles: from
+2.13 on `mark_static` asks `torch.compiler.is_compiling()`, which is then true in all threads. The
+graph would have symbolic sizes throughout, and be slower ever after. Races of compiles are what the
+other preset is for: `attention.CompiledAttention` holds no lock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +34,15 @@ from dflash_min.fused.mask import TILE
 from dflash_min.model import rotary_angles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
     from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions
 
     from dflash_min.model import DecoderLayer, Drafter, RMSNorm
+
+_FIRST_CALLS: Final = threading.Lock()
+"""Held from marking to compiling, whatever the device."""
 
 
 class FusedDrafter:
@@ -59,6 +70,7 @@ class FusedDrafter:
         """
         self._drafter = drafter
         self._fixed_queries = fixed_queries
+        self._called: set[tuple[bool, bool]] = set()
         attention = plain_attention(drafter.fc.weight.device, kernel_options)
         self._layer: Callable[..., Tensor] = torch.compile(
             _layer_with(attention), dynamic=dynamic, backend=backend, mode=mode
@@ -84,14 +96,26 @@ class FusedDrafter:
         context_BIUD = _norm(drafter.hidden_norm, drafter.fc(tiles_BIUF))
         # The first layer's input needs no gradient. Without one it would be a graph of its own.
         hidden_BQD = block_embeds_BQD.detach().requires_grad_(torch.is_grad_enabled())
-        _mark(context_BIUD, varying=1)
-        _mark(cos, varying=2)
-        _mark(sin, varying=2)
-        mark_tile_counts(block_mask)
-        for layer in drafter.layers:
-            _mark(hidden_BQD, varying=None if self._fixed_queries else 1)
-            hidden_BQD = self._layer(layer, hidden_BQD, cos, sin, context_BIUD, block_mask)
+        with self._alone_at_first():
+            _mark(context_BIUD, varying=1)
+            _mark(cos, varying=2)
+            _mark(sin, varying=2)
+            mark_tile_counts(block_mask)
+            for layer in drafter.layers:
+                _mark(hidden_BQD, varying=None if self._fixed_queries else 1)
+                hidden_BQD = self._layer(layer, hidden_BQD, cos, sin, context_BIUD, block_mask)
         return _norm(drafter.norm, hidden_BQD)
+
+    @contextlib.contextmanager
+    def _alone_at_first(self) -> Iterator[None]:
+        """Keep other first calls out of one that compiles: the first with or without gradients."""
+        mode = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        if mode in self._called:
+            yield
+            return
+        with _FIRST_CALLS:
+            yield
+        self._called.add(mode)
 
 
 def padded(features_BSF: Tensor) -> Tensor:

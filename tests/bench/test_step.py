@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,6 +84,24 @@ def test_a_part_begins_no_further_figure_after_its_time(monkeypatch, capsys):
     figures = step.measure("table", iter([("one", {"ms": 1.0}), ("two", {"ms": 2.0})]))
     assert figures == {"one": {"ms": 1.0}}
     assert "nothing more of table is begun" in capsys.readouterr().out
+
+
+def test_the_first_step_is_timed_from_before_the_optimiser_compiles(monkeypatch):
+    workload = importlib.import_module("stepping.workload")
+    shapes = importlib.import_module("stepping.shapes")
+    work = workload.Workload(shapes.SHAPES["tiny"], "cpu")
+    clock = [0.0]
+    made = workload.Optimizer
+
+    def compiles(*args):
+        clock[0] += 7.0
+        return made(*args)
+
+    monkeypatch.setattr(workload, "Optimizer", compiles)
+    monkeypatch.setattr(workload, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    stepper, seconds = work.first(work.batches(256)[0])
+    assert seconds == 7.0
+    assert len(stepper.losses) == 1
 
 
 def test_the_plain_and_the_fast_step_have_the_same_loss():

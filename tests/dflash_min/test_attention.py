@@ -17,6 +17,7 @@ from dflash_min.attention import (
     build_block_mask,
     dense_mask,
     dflash_mask_mod,
+    repeat_heads,
 )
 from dflash_min.config import ModelConfig
 from dflash_min.model import Drafter
@@ -346,3 +347,29 @@ class TestOnGpu:
         for context in (1024, 1536, 2048, 8192):
             call(context)
         assert compiled_graphs() == warm > 0
+
+
+def test_attention_with_repeated_key_heads_is_that_with_shared_ones() -> None:
+    generator = torch.Generator().manual_seed(5)
+    q = torch.randn(2, 6, 9, 8, generator=generator)
+    k, v = (torch.randn(2, 3, 21, 8, generator=generator) for _ in "kv")
+    mask = torch.rand(2, 1, 9, 21, generator=generator) < 0.5
+    mask[0, :, 4] = False
+    repeated = attend_dense(q, repeat_heads(k, 6), repeat_heads(v, 6), mask)
+    torch.testing.assert_close(repeated, attend_dense(q, k, v, mask))
+    assert repeated[0, :, 4].eq(0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_attention_with_a_mask_writes_no_scores_on_a_gpu(dtype) -> None:
+    q = torch.randn(1, 32, 2048, 128, device="cuda", dtype=dtype)
+    k, v = (torch.randn(1, 8, 4104, 128, device="cuda", dtype=dtype) for _ in "kv")
+    mask = torch.ones(1, 1, 2048, 4104, device="cuda", dtype=torch.bool).tril(2048)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        attend_dense(q, k, v, mask)
+    scores = 32 * 2048 * 4104 * dtype.itemsize
+    assert torch.cuda.max_memory_allocated() - before < scores / 2

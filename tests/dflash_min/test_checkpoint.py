@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -14,11 +15,11 @@ import torch
 
 import dflash_min
 from dflash_min import checkpoint, resuming, run_folder
-from dflash_min.checkpoint import DamagedError, Record
+from dflash_min.checkpoint import DamagedError, FormatError, Record
 from dflash_min.config import ModelConfig, SaveConfig, TrainConfig
 from dflash_min.errors import SaveError, UsageError
 from dflash_min.resolve import resolve
-from dflash_min.run_folder import RunFolder
+from dflash_min.run_folder import Beginning, RunFolder
 
 from .trainers import SIZES
 
@@ -73,7 +74,8 @@ def test_what_is_read_is_what_was_written(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
 def test_the_newest_are_kept(keep, tmp_path):
-    with RunFolder.opened(SaveConfig(out=tmp_path, keep_checkpoints=keep), None) as folder:
+    save = SaveConfig(out=tmp_path, keep_checkpoints=keep)
+    with RunFolder.opened(save, Beginning()) as folder:
         for step in (5, 10, 99_999_999, 100_000_000):
             folder.save(record(step), weights(step), optimizer(step))
             assert folder.newest == checkpoint.latest(tmp_path)
@@ -100,7 +102,8 @@ KILLED_AT_EVERY_MOMENT = """
     sys.addaudithook(hook)
 
     def save_one_more(out, step):
-        with RunFolder.opened(SaveConfig(out=out, keep_checkpoints=2), None) as folder:
+        settings = SaveConfig(out=out, keep_checkpoints=2, resume=True)
+        with RunFolder.opened(settings, run_folder.find(settings)[0]) as folder:
             folder.save(record(step), weights(step), optimizer(step))
 
     moment, outcomes = 0, []
@@ -154,9 +157,8 @@ def test_a_full_disk_leaves_all_that_was_there(name, tmp_path, monkeypatch):
         return file
 
     monkeypatch.setattr(Path, "open", failing)
-    with RunFolder.opened(
-        SaveConfig(out=tmp_path, resume=True), checkpoint.read(tmp_path)
-    ) as folder:
+    settings = SaveConfig(out=tmp_path, resume=True)
+    with RunFolder.opened(settings, run_folder.find(settings)[0]) as folder:
         with pytest.raises(SaveError) as caught:
             folder.save(record(3), weights(3), optimizer(3))
         assert folder.newest == tmp_path / "checkpoints/step-00000002"
@@ -189,7 +191,9 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_is_taken(name, harm, tmp
     newest = save(tmp_path, 1, 2)
     harm(newest / name)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    found, (note,) = run_folder.find(SaveConfig(out=tmp_path, resume=True))
+    beginning, found = run_folder.find(SaveConfig(out=tmp_path, resume=True))
+    (note,) = beginning.notes
+    assert (beginning.path, beginning.step) == (found.path, 1)
     assert found.step == checkpoint.read(tmp_path).step == 1
     assert note.startswith(f"{newest / name} ")
     assert note.endswith(f"going on from {tmp_path}/checkpoints/step-00000001, nothing is deleted")
@@ -227,8 +231,16 @@ def test_another_value_in_the_record_is_seen(tmp_path):
 def test_a_checkpoint_of_another_format_is_not_read(tmp_path):
     path = save(tmp_path, 4) / "checkpoint.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-    with pytest.raises(DamagedError, match="has format 2, not 1"):
+    with pytest.raises(FormatError, match="has format 2, and this version reads 1 only"):
         checkpoint.read(path.parent)
+
+
+def test_a_newer_format_that_shares_nothing_is_no_damage(tmp_path):
+    """Going on from the older checkpoint would put the newer one aside as damaged."""
+    path = save(tmp_path, 3, 4) / "checkpoint.json"
+    path.write_text('{"format": 2, "digests": ["a"]}')
+    with pytest.raises(UsageError, match="has format 2, and this version reads 1 only"):
+        run_folder.find(SaveConfig(out=tmp_path, resume=True))
 
 
 def test_no_checkpoint_is_one_line(tmp_path):
@@ -250,24 +262,24 @@ def test_a_run_is_only_added_to_by_resuming_it(tmp_path):
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):
-    with RunFolder.opened(SaveConfig(out=tmp_path), None) as folder:
-        assert run_folder.find(SaveConfig(out=tmp_path)) == (None, [])
+    with RunFolder.opened(SaveConfig(out=tmp_path), Beginning()) as folder:
+        assert run_folder.find(SaveConfig(out=tmp_path)) == (Beginning(), None)
         folder.record(1, "train", {"loss": 1.0})
-    found, notes = run_folder.find(SaveConfig(out=tmp_path, resume=True))
+    beginning, found = run_folder.find(SaveConfig(out=tmp_path, resume=True))
     assert found is None
-    assert notes == [f"{tmp_path} has no checkpoint yet: beginning with step 1"]
-    with RunFolder.opened(SaveConfig(out=tmp_path, resume=True), None):
+    assert beginning.notes == [f"{tmp_path} has no checkpoint yet: beginning with step 1"]
+    with RunFolder.opened(SaveConfig(out=tmp_path, resume=True), beginning):
         assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     with (
-        RunFolder.opened(SaveConfig(out=tmp_path), None),
+        RunFolder.opened(SaveConfig(out=tmp_path), Beginning()),
         pytest.raises(UsageError, match="another process is training there"),
-        RunFolder.opened(SaveConfig(out=tmp_path), None),
+        RunFolder.opened(SaveConfig(out=tmp_path), Beginning()),
     ):
         pass
-    with RunFolder.opened(SaveConfig(out=tmp_path), None):
+    with RunFolder.opened(SaveConfig(out=tmp_path), Beginning()):
         pass
 
 
@@ -275,9 +287,65 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(UsageError, match="file: File exists"),
-        RunFolder.opened(SaveConfig(out=tmp_path / "file"), None),
+        RunFolder.opened(SaveConfig(out=tmp_path / "file"), Beginning()),
     ):
         pass
+
+
+@pytest.mark.parametrize("trained_from", ["nothing", "a checkpoint", "before a damaged one"])
+def test_what_another_process_saves_before_the_lock_is_kept(trained_from, tmp_path):
+    """Two processes look at a folder, one trains and ends, and only then the other begins."""
+    if trained_from != "nothing":
+        newest = save(tmp_path, 1, 2)
+    if trained_from == "before a damaged one":
+        cut(newest / "drafter.pt")
+    settings = SaveConfig(out=tmp_path, resume=trained_from != "nothing")
+    first, second = (run_folder.find(settings)[0] for _ in range(2))
+    with RunFolder.opened(settings, first) as folder:
+        step = first.step + 1
+        folder.record(step, "train", {"loss": 1.0})
+        folder.save(record(step), weights(step), optimizer(step))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    message = "has trained in" if settings.resume else "a run is there already, saved up to step-"
+    with pytest.raises(UsageError, match=message), RunFolder.opened(settings, second):
+        pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_only_our_own_unfinished_folders_are_cleaned_away(tmp_path):
+    folder = tmp_path / checkpoint.FOLDER
+    theirs = {".DS_Store", ".mine", ".deleting-me", ".step-00000001.part"}
+    ours = {".step-00000001.0123abcd.part", ".deleting-step-00000001", ".deleting-step-00000001-2"}
+    for name in theirs | ours:
+        (folder / name).mkdir(parents=True)
+    (folder / ".DS_Store").rmdir()
+    (folder / ".DS_Store").write_text("a file")
+    save(tmp_path, 1)
+    assert names(tmp_path) == theirs | {"step-00000001"}
+
+
+def test_what_cannot_be_cleaned_away_stops_no_saving(tmp_path):
+    """A file where a folder is expected cannot be deleted as one."""
+    folder = tmp_path / checkpoint.FOLDER
+    folder.mkdir()
+    (folder / ".deleting-step-00000001").write_text("no folder")
+    save(tmp_path, 1)
+    assert checkpoint.read(tmp_path).step == 1
+
+
+def test_each_file_is_hashed_once_for_a_run_that_goes_on(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    hashed, digest = [], hashlib.file_digest
+
+    def counted(file, name):
+        hashed.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    _, found = run_folder.find(SaveConfig(out=tmp_path, resume=True))
+    assert found.weights.keys() == {"norm.weight"}
+    assert found.optimizer()["groups"] == [{"lr": 1 / 3}]
+    assert sorted(hashed) == ["drafter.pt", "optimizer.pt"]
 
 
 BASE = TrainConfig(**SIZES, data=(Path("a.txt"),))
@@ -344,13 +412,17 @@ def test_what_changes_no_result_may_differ(changed):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"backend": "eager"}, {"loss_chunk": 7}, {"activation_checkpointing": False}],
+    [
+        {"backend": "eager"},
+        {"loss_chunk": 7},
+        {"activation_checkpointing": False},
+        {"fused": ("mask",)},
+    ],
 )
 def test_what_changes_rounding_is_said(changed):
     old, new = (resuming.settings(resolve(c, 0)) for c in (BASE, replace(BASE, **changed)))
     (note,) = resuming.check(old, new)
-    ((name, value),) = changed.items()
-    assert note == (
-        f"{name} was {getattr(resolve(BASE, 0), name)} and is {value}: "
-        "results go on equal within rounding, not bit for bit"
-    )
+    name = next(iter(changed))
+    was, now = (resuming.settings(resolve(c, 0))[name] for c in (BASE, replace(BASE, **changed)))
+    said = "fused was none and is mask" if name == "fused" else f"{name} was {was} and is {now}"
+    assert note == f"{said}: results go on equal within rounding, not bit for bit"

@@ -202,3 +202,31 @@ def test_settings_and_command_line_do_without_torch():
     )
     root = str(Path(dflash_min.__file__).parents[1])
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
+OTHERS = {
+    "threads": 2, "layout": "1+2", "targets": ("cpu", "cpu"), "drafters": ("cpu",),
+    "device": "cuda", "warmup": "none", "warmup_lens": (100,), "warmup_devices": "first",
+    "seq_lens": (100,), "shapes": "fixed", "bucket_lens": (300,), "anchors": 3, "batch_size": 2,
+    "accumulate": 2, "dynamic": "auto", "compile_mode": "max-autotune", "backend": "eager",
+    "nested_fx": "fallback", "activation_checkpointing": False, "preset": "fast",
+    "dtype": "bfloat16", "fused": ("loss",), "steps": 5, "seed": 1, "lr": 1e-3, "lr_warmup": 0.5,
+    "weight_decay": 0.1, "max_grad_norm": 2.0, "loss_chunk": 7, "queue_depth": 3,
+    "eval_batches": 1, "eval_every": 1, "data": (Path("text"),), "target": "nowhere", "hidden": 32,
+    "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp": 16, "layers": 1, "target_layers": 7,
+    "mask_token_id": 263, "block_size": 4,
+}  # fmt: skip
+"""Another value of each setting than its default."""
+
+
+def outcome(config):
+    try:
+        return resolve(config, gpus=0)
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
+def test_every_setting_changes_the_run_or_is_refused(name):
+    base = TrainConfig(device="cpu")
+    assert outcome(replace(base, **{name: OTHERS[name]})) != outcome(base)

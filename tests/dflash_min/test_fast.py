@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,22 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dflash_min import blocks
-from dflash_min.attention import attend_dense, build_block_mask, dense_mask
+import dflash_min
+from dflash_min.attention import build_block_mask
 from dflash_min.config import PIECES, TrainConfig
 from dflash_min.errors import UsageError
-from dflash_min.fused.layers import FusedDrafter, padded
 from dflash_min.fused.loss import fused_loss
 from dflash_min.fused.mask import block_mask
 from dflash_min.loss import chunked_loss
-from dflash_min.model import Drafter
 from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
 
 from .trainers import compiles, small, state
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
 # shown, which comes too late where warnings are errors.
@@ -196,100 +190,31 @@ def test_a_head_that_is_trained_and_a_chunk_of_nothing_are_refused() -> None:
         fused_loss(hidden, head.detach(), labels, weights, 0, block_size=2)
 
 
-# --- layers
-
-SLOTS = 4
-
-
-def drafts(config, drafter: Drafter, context: int, seed: int) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(seed)
-    anchors = torch.randint(0, context - 1, (2, 8), generator=generator).sort(dim=1).values
-    keep = torch.ones_like(anchors, dtype=torch.bool)
-    keep[1, -2:] = False
-    width = len(config.taps) * config.hidden
-    dtype = drafter.fc.weight.dtype
-    features = torch.randn(2, context, width, generator=generator).to(dtype)
-    embeds = torch.randn(2, 8 * SLOTS, config.hidden, generator=generator).to(dtype)
-    return anchors, keep, features, embeds
-
-
-def run_dense(drafter: Drafter, anchors, keep, features, embeds) -> Tensor:
-    context = features.shape[1]
-    mask = dense_mask(anchors, keep, context, SLOTS)
-    positions = blocks.positions(context, anchors, SLOTS)
-    return drafter(embeds, features, positions, lambda q, k, v: attend_dense(q, k, v, mask))
-
-
-def run_fused(fused: FusedDrafter, anchors, keep, features, embeds) -> Tensor:
-    features = padded(features)
-    context = features.shape[1]
-    positions = blocks.positions(context, anchors, SLOTS)
-    return fused(embeds, features, positions, block_mask(anchors, keep, context, SLOTS, "cpu"))
-
-
-def gradients(drafter: Drafter, hidden: Tensor) -> list[Tensor]:
-    probe = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(9))
-    (hidden * probe.to(hidden.dtype)).sum().backward()
-    grads = [p.grad for p in drafter.parameters()]
-    drafter.zero_grad()
-    return grads
-
-
-@pytest.mark.usefixtures("one_torch_thread")
-def test_one_graph_runs_all_layers_at_all_lengths_as_the_drafter_does(
-    small_config, compiled_graphs
-) -> None:
-    drafter = Drafter(small_config, seed=2)
-    fused = FusedDrafter(drafter, backend="aot_eager")
-    # Less than a tile, whole tiles, and lengths equal to the hidden size's and slots' multiples.
-    for seed, context in enumerate((30, 256, 300, 512)):
-        case = drafts(small_config, drafter, context, seed)
-        hidden, exact = run_fused(fused, *case), run_dense(drafter, *case)
-        torch.testing.assert_close(hidden, exact, rtol=1e-4, atol=1e-5)
-        mine, reference = gradients(drafter, hidden), gradients(drafter, exact)
-        for grad, exact_grad in zip(mine, reference, strict=True):
-            scale = exact_grad.abs().max()
-            assert (grad - exact_grad).abs().max() <= 1e-4 * scale
-    assert compiled_graphs() == 1
-
-
-@pytest.mark.usefixtures("one_torch_thread")
-def test_fused_layers_in_bfloat16_stay_near_float32(small_config) -> None:
-    exact_drafter = Drafter(small_config, seed=2)
-    drafter = Drafter(small_config, seed=2).bfloat16()
-    case = drafts(small_config, exact_drafter, 200, 0)
-    anchors, keep, *wide = case
-    exact = run_dense(exact_drafter, *case)
-    fused = FusedDrafter(drafter, backend="aot_eager")
-    hidden = run_fused(fused, anchors, keep, *(x.bfloat16() for x in wide))
-    assert hidden.dtype == torch.bfloat16
-    # Roundings to 8 bits, a few tens of them one after another, add up as a random walk.
-    error = (hidden.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
-    assert error < 0.05
-
-
-def test_context_that_is_no_whole_tiles_is_refused(small_config) -> None:
-    drafter = Drafter(small_config)
-    anchors, keep, features, embeds = drafts(small_config, drafter, 130, 0)
-    mask = block_mask(anchors, keep, 130, SLOTS, "cpu")
-    with pytest.raises(ValueError, match="130 tokens of context are no whole tiles"):
-        FusedDrafter(drafter)(embeds, features, blocks.positions(130, anchors, SLOTS), mask)
-
-
 # --- whole runs
 
 
-def test_a_fused_run_learns_what_the_plain_one_does_and_compiles_nothing_in_threads() -> None:
-    runs = {}
-    for fused in ((), ("mask", "layers", "loss")):
-        trainer = small(threads=2, steps=4, seq_lens=(96, 200, 300), fused=fused)
-        reports = []
-        torch._dynamo.reset()
-        with compiles() as counts:
-            trainer.run(reports.append)
-        assert {name for name in counts if name.startswith(("drafter", "target"))} == set()
-        runs[fused] = trainer, [report.loss for report in reports]
-    (plain, losses), (fast, fast_losses) = runs.values()
+def run_small(**settings) -> tuple[Trainer, list[float], dict[str, int]]:
+    """Run two replicas; return losses by step, and what was compiled in their threads."""
+    trainer = small(threads=2, steps=4, seq_lens=(96, 200, 300), **settings)
+    reports = []
+    torch._dynamo.reset()
+    with compiles() as counts:
+        trainer.run(reports.append)
+    in_threads = {name: n for name, n in counts.items() if name.startswith(("drafter", "target"))}
+    return trainer, [report.loss for report in reports], in_threads
+
+
+@pytest.fixture(scope="module")
+def plain_run():
+    return run_small()
+
+
+def test_a_fused_run_learns_what_the_plain_one_does_and_compiles_nothing_in_threads(
+    plain_run,
+) -> None:
+    fast, fast_losses, in_threads = run_small(fused=("mask", "layers", "loss"))
+    plain, losses, plain_in_threads = plain_run
+    assert in_threads == plain_in_threads == {}
     assert fast_losses == pytest.approx(losses, rel=1e-5)
     for mine, theirs in zip(fast.replicas[0].parameters, plain.replicas[0].parameters, strict=True):
         # Adam divides by the gradient's size, so that where it is nothing but rounding the first
@@ -298,17 +223,13 @@ def test_a_fused_run_learns_what_the_plain_one_does_and_compiles_nothing_in_thre
         assert (mine - theirs).abs().mean() <= 1e-5
 
 
-def test_the_fast_preset_trains_replicas_to_equal_bits_near_float32() -> None:
-    reports, exact = [], []
-    trainer = small(threads=2, steps=4, preset="fast")
-    trainer.run(reports.append)
-    small(threads=2, steps=4).run(exact.append)
+def test_the_fast_preset_trains_replicas_to_equal_bits_near_float32(plain_run) -> None:
+    trainer, losses, _ = run_small(preset="fast")
     first, second = (replica.drafter for replica in trainer.replicas)
     assert {p.dtype for p in first.parameters()} == {torch.bfloat16}
     assert first.fc.weight.equal(second.fc.weight)
     assert state(first.float()) == state(second.float())
-    losses = [report.loss for report in reports]
-    assert losses == pytest.approx([report.loss for report in exact], rel=0.01)
+    assert losses == pytest.approx(plain_run[1], rel=0.01)
 
 
 def settings_of(**said):
@@ -351,13 +272,16 @@ def test_pieces_that_cannot_be_fused_are_refused(said, message) -> None:
 # --- kernels
 
 
+ROOT = str(Path(dflash_min.__file__).parents[1])
+
+
 def checks(device: str, **environment: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("kernel_checks.py")), device],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": ROOT, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -69,6 +69,19 @@ def test_a_single_checkpoint_and_another_block_size_will_do(saved, capsys) -> No
     assert capsys.readouterr().out == plain_text("x", 12) + "\n"
 
 
+def test_target_and_drafter_have_the_dtype_that_is_asked_for(saved, capsys, monkeypatch) -> None:
+    seen = []
+
+    def dtypes(config, loaded, stopped):
+        seen.append((loaded.target.embed_VD.dtype, loaded.drafter.fc.weight.dtype))
+        return "done"
+
+    monkeypatch.setattr(generate, "_generate", dtypes)
+    for words in ((), ("--dtype", "bfloat16")):
+        run(saved, "--prompt", "x", *words)
+    assert seen == [(torch.float32,) * 2, (torch.bfloat16,) * 2]
+
+
 def test_an_exported_drafter_needs_its_target_named(saved, tmp_path, capsys) -> None:
     target_folder.save(Target(CONFIG, seed=2), tmp_path / "target", {})
     export.save(tmp_path / "out", CONFIG, Drafter(CONFIG).state_dict(), dtype=torch.bfloat16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,8 +13,10 @@ from torch.nn import Parameter
 
 from dflash_min.config import TrainConfig
 from dflash_min.errors import NotFiniteError
-from dflash_min.optim import Average, Optimizer, lr_share
+from dflash_min.optim import Accumulator, Average, Optimizer, lr_share
 from dflash_min.resolve import resolve
+
+from .trainers import small_dense
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -149,3 +152,69 @@ def test_the_only_replicas_gradient_is_not_copied() -> None:
     gradient = torch.ones(3).bfloat16()
     (total,) = gathered([gradient], mean=False)
     assert total.data_ptr() == gradient.data_ptr()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_are_let_go_once_all_replicas_have_read_them(count) -> None:
+    replicas = [Parameter(torch.zeros(8)) for _ in range(count)]
+    average = Average(count)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    left = []
+
+    def work(rank: int) -> None:
+        replicas[rank].grad = torch.ones(8)
+        alive.append(weakref.ref(replicas[rank].grad))
+        average.gather(rank, [replicas[rank]], (1.0,))
+        replicas[rank].grad = None  # as an optimiser does it
+        average.meet()
+        left.extend(reference() for reference in alive)
+        average.meet()  # before the next gradients
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(work, range(count)))
+    assert left == [None] * count * count
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_of_several_backwards_are_added_wide_and_rounded_once(dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    parts = torch.randn(50, 64, generator=generator).to(dtype)
+    weight, unused = Parameter(torch.zeros(64, dtype=dtype)), Parameter(torch.zeros(2, dtype=dtype))
+    gradients = Accumulator([weight, unused])
+    for part in parts:
+        (weight * part).sum().backward()
+        gradients.add()
+    gradients.finish()
+    total = torch.zeros(64)
+    for part in parts:
+        total += part
+    assert torch.equal(weight.grad, total.to(dtype))
+    assert unused.grad is None
+    gradients.finish()
+    assert dtype == torch.float32 or weight.grad is None
+
+
+def test_a_run_that_accumulates_in_bfloat16_rounds_a_step_once(monkeypatch) -> None:
+    trainer = small_dense(threads=1, steps=1, accumulate=8, dtype="bfloat16")
+    (replica,), (optimizer,) = trainer.replicas, trainer.optimizers
+    forward, batches, applied = replica.forward, [], []
+
+    def noted(batch):
+        batches.append(batch)
+        return forward(batch)
+
+    monkeypatch.setattr(replica, "forward", noted)
+    monkeypatch.setattr(
+        optimizer, "step", lambda *_: applied.extend(p.grad.clone() for p in replica.parameters)
+    )
+    trainer.run(lambda report: None)
+    replica.drafter.zero_grad()
+    totals = [torch.zeros(p.shape) for p in replica.parameters]
+    for batch in batches:
+        forward(batch).weighted_sum.backward()
+        for total, p in zip(totals, replica.parameters, strict=True):
+            total.add_(p.grad)
+            p.grad = None
+    assert len(batches) == 8
+    for mine, total in zip(applied, totals, strict=True):
+        assert torch.equal(mine, total.bfloat16())

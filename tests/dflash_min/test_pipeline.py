@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -183,7 +184,8 @@ def test_a_step_without_a_label_leaves_weights_alone():
     text = trainer.text.batch
     trainer.text.batch = lambda *args: (text(*args)[0], torch.zeros_like(text(*args)[1]))
     summary = trainer.run(ignore)
-    assert (summary.loss, summary.accept_len) == (0.0, 1.0)
+    assert math.isnan(summary.loss)
+    assert math.isnan(summary.accept_len)
     assert state(trainer.replicas[0].drafter) == before
 
 

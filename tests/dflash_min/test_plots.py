@@ -205,18 +205,19 @@ def test_a_run_with_a_folder_leaves_both(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "tensorboard"])
-def test_neither_is_needed(tmp_path, missing, monkeypatch, capsys):
+def test_neither_is_needed(tmp_path, missing, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name)
     )
     out = tmp_path / "run"
-    trainer(out, threads=1, steps=2, eval_batches=1).run(lambda _: None)
+    said = []
+    trainer(out, threads=1, steps=2, eval_batches=1).run(lambda _: None, say=said.append)
     assert len(metrics.read(out / metrics.FILE)) == 3
     assert (out / plots.FILE).exists() == (missing != "matplotlib")
     assert (out / "tensorboard").exists() == (missing != "tensorboard")
-    said = "dflash_min.train: no loss.png: matplotlib is not installed\n"
-    assert capsys.readouterr().err == (said if missing == "matplotlib" else "")
+    without = ["no loss.png: matplotlib is not installed"]
+    assert said == (without if missing == "matplotlib" else [])
 
 
 def test_without_a_folder_nothing_is_imported_or_written(monkeypatch, tmp_path):
@@ -226,17 +227,29 @@ def test_without_a_folder_nothing_is_imported_or_written(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_told_and_training_goes_on(tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_written_is_told_and_training_goes_on(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(plots, "draw", full)
     monkeypatch.setattr(scalars.Scalars, "write", full)
     resolved = resolve(TrainConfig(device="cpu"), 0)
-    with Curves.opened(tmp_path, resolved, 0) as curves:
+    said = []
+    with Curves.opened(tmp_path, resolved, 0, said.append) as curves:
         curves.write(1, "train", {"loss": 1.0})
         curves.write(2, "train", {"loss": 1.0})
-    assert capsys.readouterr().err == (
-        f"dflash_min.train: {tmp_path}/tensorboard cannot be written: No space left on device\n"
-        f"dflash_min.train: {tmp_path}/loss.png cannot be written: No space left on device\n"
-    )
+    assert said == [
+        f"{tmp_path}/tensorboard cannot be written: No space left on device",
+        f"{tmp_path}/loss.png cannot be written: No space left on device",
+    ]
+
+
+def test_a_picture_that_cannot_be_drawn_ends_no_training(tmp_path):
+    """A damaged line, or a title that matplotlib takes for a formula."""
+    (tmp_path / metrics.FILE).write_bytes(b"\0\0\n")
+    said = []
+    with Curves.opened(tmp_path, resolve(TrainConfig(device="cpu"), 0), 0, said.append):
+        pass
+    assert len(said) == 1
+    assert said[0].startswith(f"{tmp_path}/loss.png cannot be written: UsageError: {tmp_path}/")
+    assert "\n" not in said[0]

@@ -175,6 +175,23 @@ def test_a_folder_in_use_is_refused_before_any_training(data, tmp_path, capsys) 
     assert torch.equal(after, before)
 
 
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [("3", "step 2: the norm of the gradients is nan"), ("1", "after step 1: nan bits per byte")],
+)
+def test_a_training_that_diverges_is_one_line_and_nothing_saved(
+    data, tmp_path, capsys, monkeypatch, steps, message
+) -> None:
+    monkeypatch.setattr(pretrain, "_EVALUATIONS", 1)  # after the last step
+    with pytest.raises(SystemExit) as caught:
+        run(data, tmp_path / "target", "--steps", steps, "--lr", "1e30")
+    assert caught.value.code == 1
+    said = capsys.readouterr()
+    assert said.err == f"dflash_min.pretrain: error: {message}; nothing is saved\n"
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_is_full_is_one_line_and_nothing_half_written(
     data, tmp_path, capsys, monkeypatch
 ) -> None:

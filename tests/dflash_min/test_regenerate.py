@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,9 +67,21 @@ def test_each_text_is_a_window_and_what_the_target_adds_to_it(
             seed = regenerate.text_seed(0, 4 * number + row)
             sampler = Sampler(float(temperature), seed)
             added = Decoding(target, Nothing(), prompt, 12, sampler=sampler).run()
-            expected.append(ByteTokens().decode([*prompt, *added]))
-    assert said == [text for text in expected if "\N{REPLACEMENT CHARACTER}" not in text]
+            start = windows.starts(number, 16, count)[row]
+            expected.append((start, ByteTokens().decode([*prompt, *added])))
+    expected.sort(key=lambda placed: placed[0])
+    assert said == [text for _, text in expected if "\N{REPLACEMENT CHARACTER}" not in text]
     assert len(said) > 3
+
+
+def test_the_end_of_the_file_is_another_stretch_of_the_text(folder, tmp_path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{n:07}\n" for n in range(200)))
+    run(folder, path, tmp_path / "said.jsonl", "--windows", "60")
+    starts = [path.read_text().index(text[:16]) for text in texts(tmp_path / "said.jsonl")]
+    assert len(starts) > 40
+    tail = round(0.9 * len(starts))
+    assert max(starts[:tail]) <= min(starts[tail:])
 
 
 def test_a_trainer_takes_it_as_text(folder, data, tmp_path) -> None:
@@ -108,27 +121,48 @@ def test_half_a_character_leaves_its_text_out(folder, tmp_path) -> None:
     assert all(text.startswith("é" * 8) for text in said)
 
 
-def test_a_signal_keeps_what_is_done(folder, data, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [(0, "0 texts in 0 s; nothing is saved"), (1, "4 texts in 0 s; saved {out}")],
+)
+def test_a_signal_keeps_what_is_done(
+    folder, data, tmp_path, monkeypatch, capsys, done, said
+) -> None:
     ended = []
+    out = tmp_path / "said.jsonl"
     monkeypatch.setattr(stopping, "end_by", ended.append)
-    encode, written = regenerate.msgspec.json.encode, []
+    monkeypatch.setattr(regenerate, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    made = regenerate._texts
 
-    def interrupted(row):
-        if not written:
+    def interrupted(*args):
+        if done == 0:
             signal.raise_signal(signal.SIGTERM)
-        written.append(row)
-        return encode(row)
+        for count, each in enumerate(made(*args), start=1):
+            if count == done:
+                signal.raise_signal(signal.SIGTERM)
+            yield each
 
-    monkeypatch.setattr(regenerate.msgspec.json, "encode", interrupted)
+    monkeypatch.setattr(regenerate, "_texts", interrupted)
     before = {each: signal.getsignal(each) for each in stopping.SIGNALS}
     try:
-        run(folder, data, tmp_path / "said.jsonl")
+        run(folder, data, out)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
     assert ended == [signal.SIGTERM]
-    assert "stopped by SIGTERM; 4 texts in" in capsys.readouterr().err
-    assert len(texts(tmp_path / "said.jsonl")) == 4
+    assert f"stopped by SIGTERM; {said.format(out=out)}\n" in capsys.readouterr().err
+    assert out.exists() == (done > 0)
+    assert not done or len(texts(out)) == 4
+
+
+def test_a_dtype_is_the_targets(folder, data, tmp_path, monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        regenerate, "_texts", lambda config, target, *rest: seen.append(target.embed_VD.dtype) or ()
+    )
+    for words in ((), ("--dtype", "bfloat16")):
+        run(folder, data, tmp_path / "said.jsonl", *words)
+    assert seen == [torch.float32, torch.bfloat16]
 
 
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(

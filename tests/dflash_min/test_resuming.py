@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -11,17 +12,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 import dflash_min
-from dflash_min import checkpoint, metrics, train
+from dflash_min import checkpoint, metrics, stopping, target_folder, train
 from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, SaveError, Stopped, UsageError
 from dflash_min.optim import Average
 from dflash_min.pipeline import Pipeline
+from dflash_min.target import Target
 from dflash_min.updates import Updates
 
 from . import trainers
@@ -226,6 +229,7 @@ def test_another_run_is_not_resumed(changed, message, tmp_path, monkeypatch, cap
     settings = {**SETTINGS, "data": (Path("text.txt"),)}
     stopping_after(small_dense(SaveConfig(out=Path("run")), **settings), 1)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    capsys.readouterr()
     argv = {**settings, "data": "text.txt", "out": "run", **changed}
     with pytest.raises(SystemExit) as stop:
         train.main([*flags(**argv), "--resume"])
@@ -236,17 +240,56 @@ def test_another_run_is_not_resumed(changed, message, tmp_path, monkeypatch, cap
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-def test_another_target_of_the_same_name_is_refused(tmp_path):
-    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
-    stopping_after(trainer, 1)
-    record = checkpoint.read(tmp_path).record
-    assert record.digests["target"]
-    assert (
-        record.digests["target"]
-        != small_dense(SaveConfig(out=tmp_path / "other"), **{**SETTINGS, "seed": 1})._digests[
-            "target"
-        ]
-    )
+def test_a_target_that_differs_in_its_layers_only_is_another(tmp_path):
+    """Fine-tuned, for example, with embedding and head left as they were."""
+    config = small_dense(**SETTINGS).resolved.model
+    target, other = Target(config, seed=1), Target(config, seed=1)
+    last = max(config.taps)
+    other.layers[last].mlp.down_proj.weight.data.mul_(1.01)
+    for name, each in (("target", target), ("moved", target), ("other", other)):
+        target_folder.save(each, tmp_path / name, {})
+    settings = {**SETTINGS, "target": str(tmp_path / "target")}
+    stopping_after(small_dense(SaveConfig(out=tmp_path / "run"), **settings), 1)
+    again = SaveConfig(out=tmp_path / "run", resume=True)
+    with pytest.raises(UsageError, match="these are digests of the target's weights"):
+        small_dense(again, **{**settings, "target": str(tmp_path / "other")})
+    moved = small_dense(again, **{**settings, "target": str(tmp_path / "moved")})
+    assert moved.run(ignore).steps == 4
+
+
+def test_what_was_read_to_go_on_from_is_let_go(tmp_path, monkeypatch):
+    """The weights of a checkpoint would take their memory once more, for the whole run."""
+    stopping_after(small_dense(SaveConfig(out=tmp_path), **SETTINGS), 1)
+    read, kept = checkpoint.read_whole, []
+
+    def remembered(path):
+        found = read(path)
+        kept.extend(weakref.ref(weight) for weight in found.weights.values())
+        return found
+
+    monkeypatch.setattr(checkpoint, "read_whole", remembered)
+    trainer = small_dense(SaveConfig(out=tmp_path, resume=True), **SETTINGS)
+    gc.collect()
+    assert trainer.finished == 1
+    assert kept
+    assert [ref for ref in kept if ref() is not None] == []
+
+
+def test_a_damaged_line_of_metrics_is_named(tmp_path, capsys):
+    stopping_after(small_dense(SaveConfig(out=tmp_path), **SETTINGS), 3)
+    path = tmp_path / metrics.FILE
+    first, _, third = path.read_bytes().splitlines(keepends=True)
+    for damaged in (b"\0" * 20, b"{}", b'{"step": 2, "kind": "\xff"}'):
+        path.write_bytes(first + damaged + b"\n" + third)
+        before = path.read_bytes()
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            train.main([*flags(**SETTINGS, warmup="none", out=tmp_path), "--resume"])
+        err = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert err.startswith(f"dflash_min.train: error: {path}:2: a damaged line (")
+        assert err.count("\n") == 1
+        assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["out", "save_every", "keep_checkpoints"])
@@ -374,6 +417,30 @@ def test_a_disk_that_fills_up_ends_training_with_the_last_checkpoint_whole(tmp_p
     assert everything(resumed) == everything(whole)
 
 
+def test_a_disk_that_fills_up_in_a_line_of_metrics_leaves_whole_lines(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    trainer = small_dense(SaveConfig(out=tmp_path, save_every=2), **SETTINGS)
+    path = tmp_path / metrics.FILE
+
+    def fill(report):
+        if report.step + 1 == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+
+    try:
+        with pytest.raises(ExceptionGroup) as caught:
+            trainer.run(fill)
+        assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == path.stat().st_size + 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (error,) = caught.value.exceptions
+    assert str(error) == (
+        f"{path} cannot be written: File too large; "
+        f"the newest checkpoint is still {tmp_path}/checkpoints/step-00000002"
+    )
+    assert path.read_bytes().endswith(b"}\n")
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
 def test_replicas_that_differ_are_not_saved(tmp_path):
     trainer = small_dense(SaveConfig(out=tmp_path, save_every=1), **SETTINGS)
 
@@ -441,6 +508,116 @@ def test_a_stop_while_all_wait_for_one_saves_the_step_before(tmp_path):
     left.join()
     assert trainer.finished == checkpoint.read(tmp_path).step == 2
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def one_fails_and_one_hangs(trainer, error):
+    """In step 3, drafter-0 raises when drafter-1 does not go on; returns what lets it go on."""
+    hangs, goes_on = threading.Event(), threading.Event()
+    first, second = (replica.forward for replica in trainer.replicas[:2])
+
+    def fails(batch):
+        if batch.step + 1 == 3:
+            assert hangs.wait(60)
+            raise error
+        return first(batch)
+
+    def compiles_for_ever(batch):
+        if batch.step + 1 == 3:
+            hangs.set()
+            assert goes_on.wait(60)
+        return second(batch)
+
+    trainer.replicas[0].forward, trainer.replicas[1].forward = fails, compiles_for_ever
+    return goes_on
+
+
+def end(thread_name, goes_on):
+    """Let a thread that was left behind go on and end."""
+    (left,) = (each for each in threading.enumerate() if each.name == thread_name)
+    goes_on.set()
+    left.join()
+
+
+def test_a_failed_run_does_not_wait_for_ever_for_a_thread_that_is_stuck(tmp_path):
+    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.patience_s = 0.1
+    error = BrokenError("out of memory")
+    goes_on = one_fails_and_one_hangs(trainer, error)
+    with pytest.raises(ExceptionGroup) as caught:
+        trainer.run(ignore)
+    assert caught.value.exceptions == (error,)
+    assert caught.value.__notes__ == ["left behind, since they did not end in time: drafter-1"]
+    assert trainer.left_behind == workers() == ["drafter-1"]
+    end("drafter-1", goes_on)
+    assert trainer.left_behind == []
+    assert trainer.finished == checkpoint.read(tmp_path).step == 2
+
+
+def test_a_stop_ends_a_run_that_has_failed_already(tmp_path, monkeypatch):
+    """Long before the patience with a thread that may yet tell of an error is at its end."""
+    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.grace_s, trainer.patience_s = 0.1, 10_000
+    goes_on = one_fails_and_one_hangs(trainer, BrokenError())
+    abort = Average.abort
+    monkeypatch.setattr(Average, "abort", lambda self: (abort(self), trainer.stop()))
+    with pytest.raises(ExceptionGroup):
+        trainer.run(ignore)
+    end("drafter-1", goes_on)
+    assert checkpoint.read(tmp_path).step == 2
+
+
+def test_the_command_leaves_a_stuck_thread_behind(tmp_path, monkeypatch, capsys):
+    """As if the interpreter did not wait for it; see test_stopping for what then ends it."""
+    build, going_on, left = train._run, [], []
+
+    def run(trainer, ending):
+        for replica in trainer.replicas:
+            replica.forward = replica.forward_dense
+        trainer.patience_s = 0.1
+        going_on.append(one_fails_and_one_hangs(trainer, NotFiniteError("made up")))
+        return build(trainer, ending)
+
+    def leave(error, number):
+        left.append((type(error), error.code, number))
+        raise error
+
+    monkeypatch.setattr(train, "_run", run)
+    monkeypatch.setattr(stopping, "leave_threads", leave)
+    with pytest.raises(SystemExit):
+        train.main(flags(threads=2, warmup="none", out=tmp_path))
+    end("drafter-1", *going_on)
+    assert left == [(SystemExit, 1, None)]
+    *_, first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "dflash_min.train: error: made up"
+    assert second == (
+        "dflash_min.train: error: left behind, since they did not end in time: drafter-1"
+    )
+    assert third.startswith(f"dflash_min.train: saved {tmp_path}/checkpoints/step-00000002; ")
+
+
+def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
+    """An update that does not end gets what the step has left of the time, not as much again."""
+    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.grace_s = 0.5
+    step, hold, goes_on, timeouts = trainer.optimizers[1].step, Updates.hold, threading.Event(), []
+
+    def hangs(number, weight):
+        if number + 1 == 3:
+            trainer.stop()
+            assert goes_on.wait(60)
+        step(number, weight)
+
+    def timed(self, timeout):
+        timeouts.append(timeout)
+        return hold(self, timeout)
+
+    trainer.optimizers[1].step = hangs
+    monkeypatch.setattr(Updates, "hold", timed)
+    trainer.run(ignore)
+    end("drafter-1", goes_on)
+    assert len(timeouts) == 2
+    assert timeouts[0] <= 0.3 * trainer.grace_s
+    assert timeouts[1] == 0
 
 
 def test_a_step_that_ends_while_all_stop_is_reported_and_saved(tmp_path, monkeypatch):
@@ -544,3 +721,16 @@ def test_a_stop_before_training_has_nothing_to_wait_for(tmp_path, monkeypatch):
     monkeypatch.setattr(Pipeline, "run", lambda self: asked.append(trainer.stop()))
     trainer.run(ignore)
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--out", "run", "--resume"], "nothing new is saved"),
+        (["--out", "run", "--resume", "--no-resume"], "nothing is saved"),
+        (["--out", "run"], "nothing is saved"),
+    ],
+)
+def test_a_signal_while_the_models_are_built_denies_no_checkpoint(argv, said):
+    line = train.Ending(argv).line("SIGTERM")
+    assert line == f"dflash_min.train: stopped by SIGTERM before the first step; {said}"

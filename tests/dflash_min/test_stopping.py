@@ -19,6 +19,7 @@ from dflash_min.updates import Updates
 
 ROOT = str(Path(dflash_min.__file__).parents[1])
 NAMES = ["SIGINT", "SIGTERM", "SIGHUP"]
+BEFORE = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
 
 # `work` ends when it is asked to, if it can be; "up" and "asked" are said when that is so.
 PROGRAM = """
@@ -41,6 +42,57 @@ PROGRAM = """
     if signalled.signal is not None:
         stopping.end_by(signalled.signal)
 """
+
+
+# A thread that does not end, which the interpreter would wait for.
+LEAVING = """
+    import os, signal, sys, threading
+    from dflash_min import stopping
+
+    threading.Thread(target=threading.Event().wait).start()
+    error, number = eval(sys.argv[1])
+    print("flushed", end="")
+    try:
+        raise error
+    except BaseException as caught:
+        stopping.leave_threads(caught, number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("RuntimeError('stuck'), None", 1, "RuntimeError: stuck\n"),
+        ("RuntimeError('stuck'), signal.SIGTERM", -signal.SIGTERM, "RuntimeError: stuck\n"),
+        ("SystemExit(3), None", 3, ""),
+        ("SystemExit('text'), None", 1, ""),
+        ("SystemExit(1), signal.SIGHUP", -signal.SIGHUP, ""),
+    ],
+)
+def test_a_process_ends_in_spite_of_a_stuck_thread(how, code, said):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LEAVING), how],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (code, "flushed")
+    assert done.stderr.endswith(said)
+    assert bool(done.stderr) == bool(said)
+
+
+def test_work_that_asks_is_told_of_a_signal():
+    with stopping.asked_by_signals() as signalled:
+        assert not signalled.asked()
+        signal.raise_signal(signal.SIGTERM)
+        assert signalled.asked()
+        assert signalled.signal is signal.SIGTERM
+    # The next one would have ended this process: all are as at the start of one.
+    for number, handler in zip(stopping.SIGNALS, BEFORE, strict=True):
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, handler)
 
 
 @pytest.fixture

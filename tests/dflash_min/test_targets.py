@@ -170,3 +170,23 @@ def test_a_folder_that_is_there_is_not_written_over(folder, small_config) -> Non
         target_folder.save(Target(small_config), folder, {})
     assert (folder / "model.safetensors").read_bytes() == before
     assert [path.name for path in folder.parent.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("config", "on_gpu"),
+    [
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "float32"),
+        ({}, "float32"),
+        ({"dtype": "bfloat16", "dflash_min": {}}, "float32"),  # the built-in one
+    ],
+)
+def test_a_target_generates_in_the_dtype_it_is_stored_in_on_a_gpu(tmp_path, config, on_gpu) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert targets.default_dtype(str(tmp_path), "cuda") == on_gpu
+    assert targets.default_dtype(str(tmp_path), "cpu") == "float32"
+
+
+def test_random_weights_generate_in_float32() -> None:
+    assert targets.default_dtype("", "cuda") == "float32"

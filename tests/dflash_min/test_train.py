@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import dflash_min
-from dflash_min import train
-from dflash_min.pipeline import StepReport
+from dflash_min import environment, train
 from dflash_min.replica import Replica
+from dflash_min.step_report import StepReport
 
 from .trainers import SIZES, small, small_dense, state, workers
 
@@ -188,7 +188,7 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path):
 @pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.3"])
 def test_supported_torch(version, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    train.check_torch()
+    environment.check_torch()
 
 
 def test_no_torch_is_one_line(monkeypatch, capfd):

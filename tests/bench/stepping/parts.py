@@ -48,11 +48,10 @@ def ceiling(work, options):
 
 def step(work, options):
     """The fast step at the main lengths; the first one with everything compiled anew."""
-    stepper = work.stepper()
+    stepper, seconds = work.first(work.batches(work.shape.lengths[0])[0])
+    yield "first step", {"seconds": seconds}
     for length in work.shape.lengths:
         batches = work.batches(length)
-        if length == work.shape.lengths[0]:
-            yield "first step", {"seconds": stepper.first(batches[0])}
         figures = stepper.measure(batches, count=options.steps)
         figures["model_tflops"] = rate(work.shape, length, work.shape.anchors, figures)
         work.fast[length] = figures

@@ -10,12 +10,12 @@ from stepping.clock import Clock, spread
 from torch import nn
 
 from dflash_min import blocks
-from dflash_min.attention import CompiledAttention, dense_mask
+from dflash_min.attention import CompiledAttention, dense_mask, repeat_heads
 from dflash_min.config import PIECES, TrainConfig
 from dflash_min.fused.layers import FusedDrafter
 from dflash_min.loss import sums_over_blocks
 from dflash_min.model import Drafter
-from dflash_min.optim import Optimizer
+from dflash_min.optim import Average, Optimizer
 from dflash_min.replica import Batch, Replica
 from dflash_min.resolve import resolve
 
@@ -62,6 +62,17 @@ class Workload:
                 self.drafter, backend=resolved.backend, kernel_options=kernel_options
             )
         return Stepper(self, replica, Optimizer(replica.parameters, resolved), replica.forward)
+
+    def first(self, batch):
+        """The trainer's own step once it was taken, and the seconds to there.
+
+        All compiling is in them: the optimiser's kernels are compiled where it is made.
+        """
+        began = time.perf_counter()
+        stepper = self.stepper()
+        stepper.step(batch)
+        self.clock.wait()
+        return stepper, time.perf_counter() - began
 
     def plain(self, anchors=None):
         """The plain approach: a dense mask, whole logits, one operation after another."""
@@ -128,6 +139,7 @@ class Stepper:
         self.clock = workload.clock
         self._replica = replica
         self._optimizer = optimizer
+        self._average = Average(1, mean=not optimizer.divides)
         self._forward = forward
         self._steps = 0
         self.losses = []
@@ -141,18 +153,13 @@ class Stepper:
         moments.append(self.clock.now())
         # The trainer copies the sums to the host here, once.
         weight, loss = torch.stack([sums.weight_sum, sums.weighted_sum.detach()]).tolist()
+        weight, loss = self._average.gather(0, self._replica.parameters, (weight, loss))
         self._optimizer.step(self._steps, weight)
+        self._average.meet()
         moments.append(self.clock.now())
         self._steps += 1
         self.losses.append(loss / weight)
         return moments
-
-    def first(self, batch):
-        """Seconds of a first step, compiling included."""
-        began = time.perf_counter()
-        self.step(batch)
-        self.clock.wait()
-        return time.perf_counter() - began
 
     def measure(self, batches, *, count, first=3):
         """Milliseconds of a step and of its parts, and its peak memory, over `count` steps."""
@@ -205,8 +212,7 @@ def settings(shape, device):
 
 def attend_repeated(q_BHQE, k_BGTE, v_BGTE, mask):
     """SDPA with a dense mask, key heads repeated, as kernels with a mask need it."""
-    shared = q_BHQE.shape[1] // k_BGTE.shape[1]
-    keys, values = (x.repeat_interleave(shared, dim=1) for x in (k_BGTE, v_BGTE))
+    keys, values = (repeat_heads(x, q_BHQE.shape[1]) for x in (k_BGTE, v_BGTE))
     return F.scaled_dot_product_attention(q_BHQE, keys, values, attn_mask=mask)
 
 
