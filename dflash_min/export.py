@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         import torch
 
-        from dflash_min import checkpoint
+        from dflash_min.saving import checkpoint
 
         found = checkpoint.read(config.checkpoint)
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
@@ -105,7 +105,7 @@ def save(
     import msgspec
     from safetensors.torch import save_file
 
-    from dflash_min.durable import new_folder
+    from dflash_min.saving.durable import new_folder
 
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"--out {out} is there already")

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Final
 
 import tyro  # noqa: TC002  # the command line again
 
-from dflash_min import cli, stopping, targets
+from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
 from dflash_min.config import Dtype  # noqa: TC001  # the command line again
 from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
+from dflash_min.targets import choice as targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dflash_min.decoding.speculate import Decoding
     from dflash_min.model import Drafter
-    from dflash_min.speculate import Decoding
-    from dflash_min.targets import TargetModel
+    from dflash_min.targets.choice import TargetModel
     from dflash_min.tokens import Tokens
 
 PROG: Final = "dflash_min.generate"
@@ -141,8 +142,9 @@ def _load(config: GenerateConfig) -> Loaded:
 
 def _drafter(config: GenerateConfig) -> tuple[Drafter, str, int]:
     """Return the drafter, what it drafts for, and the seed of a target of random weights."""
-    from dflash_min import checkpoint, export
+    from dflash_min import export
     from dflash_min.model import Drafter
+    from dflash_min.saving import checkpoint
 
     if (config.checkpoint / export.CONFIG_FILE).exists():
         if not config.target:
@@ -156,7 +158,7 @@ def _drafter(config: GenerateConfig) -> tuple[Drafter, str, int]:
 
 def _generate(config: GenerateConfig, loaded: Loaded, stopped: Callable[[], bool]) -> str:
     """Stream the text and return the line of figures."""
-    from dflash_min.text_stream import TextStream, harmless
+    from dflash_min.decoding.text_stream import TextStream, harmless
 
     prompt = loaded.tokens.encode(config.prompt)
     for speculative in (True, False):  # what is done for the first time takes longer
@@ -189,7 +191,7 @@ def _decoding(
     speculative: bool,  # noqa: FBT001
     max_tokens: int | None = None,
 ) -> Decoding:
-    from dflash_min.speculate import BlockProposer, Decoding, Nothing, Sampler
+    from dflash_min.decoding.speculate import BlockProposer, Decoding, Nothing, Sampler
 
     return Decoding(
         loaded.target,

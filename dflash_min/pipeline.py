@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dflash_min.replica import Batch, Replica
     from dflash_min.resolve import Resolved
     from dflash_min.step_report import StepReport
-    from dflash_min.targets import TargetModel
+    from dflash_min.targets.choice import TargetModel
 
 _T = TypeVar("_T")
 _Mail = threading.Thread | Literal["stop", "failed"]

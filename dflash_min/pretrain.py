@@ -23,7 +23,7 @@ from dflash_min.layout import DeviceChoice, DeviceType, pick_device
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dflash_min.pretraining import Pretraining, Progress, Recipe
+    from dflash_min.targets.pretraining import Pretraining, Progress, Recipe
 
 PROG: Final = "dflash_min.pretrain"
 
@@ -185,7 +185,7 @@ def _check_out(out: Path) -> None:
 
 def _build(config: PretrainConfig) -> Pretraining:
     from dflash_min.data import Text
-    from dflash_min.pretraining import Pretraining
+    from dflash_min.targets.pretraining import Pretraining
 
     device = pick_device(config.device, frozenset(), visible_gpus())
     recipe = _recipe(config, device)
@@ -196,7 +196,7 @@ def _build(config: PretrainConfig) -> Pretraining:
 
 
 def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
-    from dflash_min.pretraining import Recipe
+    from dflash_min.targets.pretraining import Recipe
 
     minutes = _MINUTES if config.minutes is None else config.minutes
     return Recipe(
@@ -239,7 +239,7 @@ def _save(config: PretrainConfig, pretraining: Pretraining, display: Display) ->
     last = display.last
     if last is None:
         return "nothing is saved"
-    from dflash_min import target_folder
+    from dflash_min.targets import folder as target_folder
 
     about: dict[str, Any] = {
         "steps": last.step,

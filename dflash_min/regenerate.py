@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dflash_min import cli, durable, stopping, targets
+from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
 from dflash_min.config import Dtype, ModelConfig
 from dflash_min.environment import check_torch, cpu_threads, visible_gpus
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
+from dflash_min.saving import durable
+from dflash_min.targets import choice as targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_min.data import Text
-    from dflash_min.speculate import Sampler
-    from dflash_min.targets import TargetModel
+    from dflash_min.decoding.speculate import Sampler
+    from dflash_min.targets.choice import TargetModel
     from dflash_min.tokens import Tokens
 
 PROG: Final = "dflash_min.regenerate"
@@ -185,7 +187,7 @@ def _texts(
         starts = text.starts(number, config.prompt_tokens, count)
         return [(start, tokens.decode(ids)) for start, ids in zip(starts, rows, strict=True)]
 
-    from dflash_min.speculate import Sampler
+    from dflash_min.decoding.speculate import Sampler
 
     with _workers(config, target) as workers:
         for said in workers.map(batch, range(math.ceil(config.windows / config.batch_size))):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dflash_min.loss import LossSums
     from dflash_min.model import Drafter
     from dflash_min.resolve import Resolved
-    from dflash_min.targets import TargetModel
+    from dflash_min.targets.choice import TargetModel
 
 
 @dataclass(frozen=True)

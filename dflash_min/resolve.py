@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from dflash_min import targets, tokens
+from dflash_min import tokens
 from dflash_min.bounds import MOST, check_numbers
 from dflash_min.config import PIECES, ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.layout import deal, pick_device
+from dflash_min.targets import choice as targets
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """Text as token ids, and back: what the data and the generation need of a tokenizer.
 
-`ByteTokens` is the built-in target's; `dflash_min.hf_tokens` has a Hugging Face model's.
+`ByteTokens` is the built-in target's; `dflash_min.huggingface.tokens` has a Hugging Face model's.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dflash_min import targets
 from dflash_min.config import END_TOKEN, MASK_TOKEN, PAD_TOKEN, ROLE_TOKENS, VOCAB_SIZE
 from dflash_min.errors import UsageError
+from dflash_min.targets import choice as targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def mask_token_id(target: str, vocab: int, wanted: int | None) -> int:
     """
     name = targets.parse(target).hf
     if name is not None:
-        from dflash_min import hf_config
+        from dflash_min.huggingface import config as hf_config
 
         return hf_config.mask_token_id(name, vocab, wanted)
     if wanted is None:
@@ -163,6 +163,6 @@ def of_target(target: str, model: ModelConfig) -> Tokens:
     name = targets.parse(target).hf
     if name is None:
         return ByteTokens(vocab=model.vocab, mask_token_id=model.mask_token_id)
-    from dflash_min.hf_tokens import HfTokens
+    from dflash_min.huggingface.tokens import HfTokens
 
     return HfTokens.load(name, vocab=model.vocab, mask_token_id=model.mask_token_id)

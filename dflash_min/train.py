@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dflash_min.evaluate import Evaluation
+    from dflash_min.evaluation.evaluate import Evaluation
     from dflash_min.step_report import StepReport
     from dflash_min.trainer import Summary, Trainer
 

@@ -17,29 +17,31 @@ import torch
 import torch._dynamo
 import torch._inductor
 
-from dflash_min import observe, resuming, run_folder, targets, tokens
+from dflash_min import observe, tokens
 from dflash_min.attention import CompiledAttention
 from dflash_min.bounds import check_saving
-from dflash_min.checkpoint import Record
 from dflash_min.config import SaveConfig
-from dflash_min.curves import Curves
 from dflash_min.data import Text
 from dflash_min.errors import SaveError, UsageError
-from dflash_min.evaluate import Evaluator
+from dflash_min.evaluation.curves import Curves
+from dflash_min.evaluation.evaluate import Evaluator
 from dflash_min.model import Drafter
 from dflash_min.optim import Optimizer
 from dflash_min.pipeline import GRACE_S, PATIENCE_S, Pipeline
 from dflash_min.replica import Replica
-from dflash_min.run_folder import RunFolder
+from dflash_min.saving import resuming, run_folder
+from dflash_min.saving.checkpoint import Record
+from dflash_min.saving.run_folder import RunFolder
+from dflash_min.targets import choice as targets
 from dflash_min.warmup import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dflash_min.checkpoint import Checkpoint
-    from dflash_min.evaluate import Evaluation
+    from dflash_min.evaluation.evaluate import Evaluation
     from dflash_min.resolve import Resolved
+    from dflash_min.saving.checkpoint import Checkpoint
     from dflash_min.step_report import StepReport
 
 _LOG: Final = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dflash_min.config import WarmupMode
     from dflash_min.replica import Replica
     from dflash_min.resolve import Resolved
-    from dflash_min.targets import TargetModel
+    from dflash_min.targets.choice import TargetModel
 
 
 def warm_up(resolved: Resolved, target: TargetModel, replicas: Sequence[Replica]) -> None:

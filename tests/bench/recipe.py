@@ -82,7 +82,7 @@ class Row:
 
 def decoded(name, target, proposer, prompts, sampler, plain=None):
     """Decode all prompts with fresh proposers."""
-    from dflash_min.speculate import Decoding
+    from dflash_min.decoding.speculate import Decoding
 
     texts, row = [], Row(name, [], [], 0.0, 0, 0)
     for index, prompt in enumerate(prompts):
@@ -127,11 +127,12 @@ def measure(out, prompts_count):
     """Print all figures of a target and a run; return them."""
     import torch
 
-    from dflash_min import checkpoint, targets
     from dflash_min.data import Text
+    from dflash_min.decoding.ngram import NgramModel, PromptLookup
+    from dflash_min.decoding.speculate import BlockProposer, Nothing, Sampler
     from dflash_min.model import Drafter
-    from dflash_min.ngram import NgramModel, PromptLookup
-    from dflash_min.speculate import BlockProposer, Nothing, Sampler
+    from dflash_min.saving import checkpoint
+    from dflash_min.targets import choice as targets
 
     torch.set_num_threads(1)  # one token at a time is too little to share
     found = checkpoint.read(out / "run")

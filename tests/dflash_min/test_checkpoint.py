@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import dflash_min
-from dflash_min import checkpoint, resuming, run_folder
-from dflash_min.checkpoint import DamagedError, FormatError, Record
 from dflash_min.config import ModelConfig, SaveConfig, TrainConfig
 from dflash_min.errors import SaveError, UsageError
 from dflash_min.resolve import resolve
-from dflash_min.run_folder import Beginning, RunFolder
+from dflash_min.saving import checkpoint, resuming, run_folder
+from dflash_min.saving.checkpoint import DamagedError, FormatError, Record
+from dflash_min.saving.run_folder import Beginning, RunFolder
 
 from .trainers import SIZES
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from dflash_min import metrics
 from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.errors import UsageError
-from dflash_min.evaluate import Evaluation, Evaluator, summarised
+from dflash_min.evaluation.evaluate import Evaluation, Evaluator, summarised
 from dflash_min.loss import LossSums
 from dflash_min.optim import Average
 from dflash_min.resolve import resolve
+from dflash_min.saving import metrics
 from dflash_min.train import Progress
 from dflash_min.trainer import Trainer
 

@@ -10,10 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from dflash_min import checkpoint, export
+from dflash_min import export
 from dflash_min.config import ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.model import Drafter
+from dflash_min.saving import checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

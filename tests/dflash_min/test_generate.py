@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from dflash_min import checkpoint, export, generate, stopping, target_folder
-from dflash_min.checkpoint import Record
+from dflash_min import export, generate, stopping
 from dflash_min.config import END_TOKEN, ModelConfig
+from dflash_min.decoding.speculate import Decoding, Nothing
+from dflash_min.decoding.text_stream import TextStream, harmless
 from dflash_min.model import Drafter
-from dflash_min.speculate import Decoding, Nothing
-from dflash_min.target import Target
-from dflash_min.text_stream import TextStream, harmless
+from dflash_min.saving import checkpoint
+from dflash_min.saving.checkpoint import Record
+from dflash_min.targets import folder as target_folder
+from dflash_min.targets.builtin import Target
 from dflash_min.tokens import ByteTokens
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -16,14 +16,15 @@ import safetensors.torch
 import torch
 from transformers import AutoTokenizer
 
-from dflash_min import hf, hf_config
 from dflash_min.config import ModelConfig, TrainConfig
 from dflash_min.data import Text
+from dflash_min.decoding.speculate import BlockProposer, Decoding
 from dflash_min.errors import UsageError
-from dflash_min.hf_tokens import HfTokens
+from dflash_min.huggingface import config as hf_config
+from dflash_min.huggingface import model as hf
+from dflash_min.huggingface.tokens import HfTokens
 from dflash_min.model import Drafter
 from dflash_min.resolve import resolve
-from dflash_min.speculate import BlockProposer, Decoding
 from dflash_min.trainer import Trainer
 
 from .hf_models import CHAT, byte_tokenizer, llama, qwen3, save

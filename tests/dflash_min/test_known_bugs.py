@@ -19,10 +19,10 @@ import torch.nn.functional as F
 
 from dflash_min import blocks
 from dflash_min.attention import attend_dense, build_block_mask, dense_mask
+from dflash_min.decoding.speculate import BlockProposer, Decoding, Nothing, Sampler, leading_matches
 from dflash_min.loss import chunked_loss
 from dflash_min.model import Drafter
-from dflash_min.speculate import BlockProposer, Decoding, Nothing, Sampler, leading_matches
-from dflash_min.target import Target
+from dflash_min.targets.builtin import Target
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_min.kvcache import KVCache, causal_mask
+from dflash_min.targets.kvcache import KVCache, causal_mask
 
 
 def states(length: int, batch: int = 1, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

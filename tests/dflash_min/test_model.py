@@ -11,7 +11,7 @@ import torch
 from dflash_min import blocks
 from dflash_min.attention import attend_dense, dense_mask
 from dflash_min.model import Drafter, RMSNorm, rotary_angles, rotate
-from dflash_min.target import Target
+from dflash_min.targets.builtin import Target
 
 if TYPE_CHECKING:
     from torch import Tensor

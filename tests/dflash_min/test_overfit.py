@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_min import pretrain
-from dflash_min.speculate import BlockProposer, Decoding, Nothing
+from dflash_min.decoding.speculate import BlockProposer, Decoding, Nothing
 from tests.dflash_min.trainers import small_dense
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dflash_min import metrics, plots, scalars
 from dflash_min.config import SaveConfig, TrainConfig
-from dflash_min.curves import Curves
+from dflash_min.evaluation import plots, scalars
+from dflash_min.evaluation.curves import Curves
 from dflash_min.resolve import resolve
+from dflash_min.saving import metrics
 from dflash_min.trainer import Trainer
 
 from .trainers import SIZES

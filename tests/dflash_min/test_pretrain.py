@@ -11,14 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash_min import pretrain, pretraining, stopping, target_folder, targets
+from dflash_min import pretrain, stopping
 from dflash_min.config import ModelConfig
 from dflash_min.data import Text
-from dflash_min.pretraining import Pretraining, Recipe
+from dflash_min.targets import choice as targets
+from dflash_min.targets import folder as target_folder
+from dflash_min.targets import pretraining
+from dflash_min.targets.pretraining import Pretraining, Recipe
 from tests.dflash_min.trainers import state
 
 if TYPE_CHECKING:
-    from dflash_min.target import Target
+    from dflash_min.targets.builtin import Target
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dflash_min import regenerate, stopping, target_folder
+from dflash_min import regenerate, stopping
 from dflash_min.config import END_TOKEN, TrainConfig
 from dflash_min.data import Text
+from dflash_min.decoding.speculate import Decoding, Nothing, Sampler
 from dflash_min.resolve import resolve
-from dflash_min.speculate import Decoding, Nothing, Sampler
-from dflash_min.target import Target
+from dflash_min.targets import folder as target_folder
+from dflash_min.targets.builtin import Target
 from dflash_min.tokens import ByteTokens
 from tests.dflash_min.test_pretrain import CONFIG
 

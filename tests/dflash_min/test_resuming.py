@@ -19,12 +19,14 @@ import pytest
 import torch
 
 import dflash_min
-from dflash_min import checkpoint, metrics, stopping, target_folder, train
+from dflash_min import stopping, train
 from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, SaveError, Stopped, UsageError
 from dflash_min.optim import Average
 from dflash_min.pipeline import Pipeline
-from dflash_min.target import Target
+from dflash_min.saving import checkpoint, metrics
+from dflash_min.targets import folder as target_folder
+from dflash_min.targets.builtin import Target
 from dflash_min.updates import Updates
 
 from . import trainers

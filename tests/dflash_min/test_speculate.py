@@ -10,16 +10,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dflash_min.model import Drafter
-from dflash_min.ngram import NgramModel, PromptLookup
-from dflash_min.speculate import (
+from dflash_min.decoding.ngram import NgramModel, PromptLookup
+from dflash_min.decoding.speculate import (
     BlockProposer,
     Decoding,
     Nothing,
     Sampler,
     leading_matches,
 )
-from dflash_min.target import Target
+from dflash_min.model import Drafter
+from dflash_min.targets.builtin import Target
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

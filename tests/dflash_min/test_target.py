@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from dflash_min.target import Target
+from dflash_min.targets.builtin import Target
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

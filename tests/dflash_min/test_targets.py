@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dflash_min import target_folder, targets
 from dflash_min.config import VOCAB_SIZE, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.resolve import resolve
-from dflash_min.target import Target
+from dflash_min.targets import choice as targets
+from dflash_min.targets import folder as target_folder
+from dflash_min.targets.builtin import Target
 from tests.dflash_min.trainers import small_dense, state
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dflash_min.config import ROLE_TOKENS, TrainConfig
 from dflash_min.errors import UsageError
-from dflash_min.hf_tokens import HfTokens
+from dflash_min.huggingface.tokens import HfTokens
 from dflash_min.resolve import resolve
 from dflash_min.tokens import ByteTokens, mask_token_id
 

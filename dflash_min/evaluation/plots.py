@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dflash_min import metrics
+from dflash_min.saving import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

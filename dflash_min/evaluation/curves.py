@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from dflash_min import plots, scalars
+from dflash_min.evaluation import plots, scalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from dflash_min.evaluation.scalars import Scalars
     from dflash_min.resolve import Resolved
-    from dflash_min.scalars import Scalars
 
 
 class Curves:

@@ -1,7 +1,7 @@
 """The folder of a run: what is saved where and when, by one process at a time.
 
-    OUT/checkpoints/step-00000012/   see `dflash_min.checkpoint`
-    OUT/metrics.jsonl                see `dflash_min.metrics`
+    OUT/checkpoints/step-00000012/   see `dflash_min.saving.checkpoint`
+    OUT/metrics.jsonl                see `dflash_min.saving.metrics`
 
 A folder that holds a run is added to by resuming that run and by nothing else.
 """
@@ -14,8 +14,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dflash_min import checkpoint, metrics
 from dflash_min.errors import SaveError, UsageError
+from dflash_min.saving import checkpoint, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from dflash_min.checkpoint import Checkpoint, Record
     from dflash_min.config import SaveConfig
+    from dflash_min.saving.checkpoint import Checkpoint, Record
 
 
 @dataclass(frozen=True)

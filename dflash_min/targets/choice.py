@@ -157,7 +157,7 @@ def sizes(target: str) -> TargetSizes | None:
     """
     spec = parse(target)
     if spec.hf is not None:
-        from dflash_min import hf_config
+        from dflash_min.huggingface import config as hf_config
 
         return hf_config.sizes(spec.hf)
     if spec.folder is None:
@@ -180,7 +180,7 @@ def default_dtype(target: str, device: DeviceType) -> Dtype:
     name = parse(target).hf
     if device == "cpu" or name is None:
         return "float32"
-    from dflash_min import hf_config
+    from dflash_min.huggingface import config as hf_config
 
     return hf_config.dtype(name)
 
@@ -216,14 +216,14 @@ def open_target(
 
     spec, precision = parse(target), getattr(torch, dtype)
     if spec.hf is not None:
-        from dflash_min import hf
+        from dflash_min.huggingface import model as hf
 
         return hf.load(spec.hf, config, device, precision)
     if spec.folder is not None:
-        from dflash_min import target_folder
+        from dflash_min.targets import folder as target_folder
 
         return target_folder.load(spec.folder, config, device).to(precision)
-    from dflash_min.target import Target
+    from dflash_min.targets.builtin import Target
 
     return Target(config, seed=seed).to(device, precision)
 

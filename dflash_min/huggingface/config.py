@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dflash_min.errors import UsageError
-from dflash_min.targets import CONFIG_FILE, TargetSizes
+from dflash_min.targets.choice import CONFIG_FILE, TargetSizes
 from dflash_min.tokens import check_mask_token
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from dflash_min.data import seeded
-from dflash_min.kvcache import KVCache
+from dflash_min.targets.kvcache import KVCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_min.model import Drafter
-    from dflash_min.targets import TargetCache, TargetModel
+    from dflash_min.targets.choice import TargetCache, TargetModel
 
 _PREFILL: Final = 512
 """Prompt tokens in a run of the target: logits of all of them exist at one time."""

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from dflash_min import capture
 from dflash_min.errors import UsageError
+from dflash_min.targets import capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from dflash_min.config import ModelConfig
-    from dflash_min.targets import TargetCache
+    from dflash_min.targets.choice import TargetCache
 
 
 class HfCache:

@@ -8,20 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dflash_min import capture
-from dflash_min.kvcache import KVCache, causal_mask
 from dflash_min.model import DecoderLayer, RMSNorm, init_weights, rotary_angles
+from dflash_min.targets import capture
+from dflash_min.targets.kvcache import KVCache, causal_mask
 
 if TYPE_CHECKING:
     from dflash_min.attention import Attend
     from dflash_min.config import ModelConfig
-    from dflash_min.targets import TargetCache
+    from dflash_min.targets.choice import TargetCache
 
 
 class Target(nn.Module):
     """A Qwen3-style causal decoder, frozen, in eval mode, with random weights of a given seed.
 
-    Weights learned by `dflash_min.pretrain` are put in by `dflash_min.target_folder.load`.
+    Weights learned by `dflash_min.pretrain` are put in by `dflash_min.targets.folder.load`.
     """
 
     def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from dflash_min.errors import NotFiniteError
-from dflash_min.target import Target
+from dflash_min.targets.builtin import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ import msgspec
 import safetensors
 import safetensors.torch
 
-from dflash_min import durable
 from dflash_min.config import END_TOKEN, PAD_TOKEN
 from dflash_min.errors import UsageError
-from dflash_min.target import Target
-from dflash_min.targets import CONFIG_FILE, TargetSizes
+from dflash_min.saving import durable
+from dflash_min.targets.builtin import Target
+from dflash_min.targets.choice import CONFIG_FILE, TargetSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,8 +27,8 @@ import msgspec
 import torch
 
 from dflash_min.config import ModelConfig  # noqa: TC001  # msgspec reads the annotations
-from dflash_min.durable import new_folder
 from dflash_min.errors import UsageError
+from dflash_min.saving.durable import new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dflash_min.data import Text
     from dflash_min.resolve import Resolved
-    from dflash_min.targets import TargetModel
+    from dflash_min.targets.choice import TargetModel
 
 _ROUNDING: Final = frozenset(
     {

@@ -1,0 +1,1 @@
+"""Text by speculative decoding, and the n-gram drafters to compare it with."""

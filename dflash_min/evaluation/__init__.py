@@ -1,0 +1,1 @@
+"""Held-out figures in training, and the pictures and scalars made of them."""

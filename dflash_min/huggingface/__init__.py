@@ -1,0 +1,1 @@
+"""Hugging Face models as targets: their sizes, tokenizers and modules."""
