@@ -23,6 +23,8 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
+from dflash_min.errors import OutputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -44,9 +46,11 @@ def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) ->
     Raises:
         SystemExit: with code 0 after `--help`; with code 2 after one line on stderr for arguments
             that do not fit.
+        OutputError: if the help cannot be printed.
     """
     if any(word in {"-h", "--help"} for word in argv):
-        return _build(cls, argv, prog, description)
+        with printing():
+            return _build(cls, argv, prog, description)
     _refuse_empty(argv, prog)
     # tyro draws its box with other characters where stdout is not UTF-8.
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -85,6 +89,28 @@ def say(prog: str, message: str) -> None:
     # What was typed comes back in messages, line breaks and terminal codes included.
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr)
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Print a result on stdout at once. Raises OutputError if that takes nothing more."""
+    with printing():
+        print(text, end=end)
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Put all that the block prints on stdout there before it ends, by SystemExit too.
+
+    Raises:
+        OutputError: if stdout takes nothing more: a full disk, a closed pipe.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error.strerror or str(error)) from error
 
 
 def to_argv(config: DataclassInstance) -> list[str]:

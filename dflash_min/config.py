@@ -118,12 +118,13 @@ class TrainConfig:
     """Recompute each drafter layer in the backward; fused layers never are."""
     preset: Preset = "incident"
     """incident: the structure in which races of compilation occur. fast: bfloat16 and every fused
-    piece. --dtype and --fused go before it."""
+    piece. --dtype and --fused outrank it."""
     dtype: Dtype | None = None
     """Of weights and activations (float32, fast bfloat16); float32 masters of bfloat16 weights are
     what is trained."""
     fused: tuple[str, ...] | None = None
-    """Pieces of a step to fuse, of mask, layers, loss and optimizer (none, fast all)."""
+    """Pieces of a step to fuse, of mask, layers, loss and optimizer, which needs --dtype bfloat16;
+    none turns all off (none, fast all)."""
 
     steps: int = 12
     """Optimiser steps."""

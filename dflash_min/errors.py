@@ -19,5 +19,13 @@ class SaveError(TrainingError):
     """A state or a measurement cannot be saved; what was saved before is as it was."""
 
 
+class MemoryLimitError(TrainingError):
+    """There is not enough memory for what was asked for."""
+
+
+class OutputError(Exception):
+    """Stdout takes nothing more; the cause is the OSError."""
+
+
 class Stopped(Exception):  # noqa: N818  # not an error of the thread that it ends
     """Raised in a thread that waits for others while the pipeline stops."""

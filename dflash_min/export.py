@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import tyro  # noqa: TC002  # the same
 
 from dflash_min import cli
+from dflash_min.command import command
 from dflash_min.config import ModelConfig
-from dflash_min.errors import UsageError
+from dflash_min.errors import SaveError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,11 +61,13 @@ class ExportConfig:
     """Of the weights (as they were trained); the published drafters have bfloat16."""
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> None:
     """Export a checkpoint and print one line.
 
     Raises:
-        SystemExit: with code 2 after one line on stderr for anything the user has to mend.
+        SystemExit: with code 2 after one line on stderr for anything the user has to mend; with
+            code 1 after one if the folder cannot be written.
     """
     config = cli.parse(
         ExportConfig,
@@ -72,19 +75,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog=PROG,
         description="Write a trained drafter as a Hugging Face folder.",
     )
+    import torch
+
+    from dflash_min.saving import checkpoint, durable
+
+    found = checkpoint.read(config.checkpoint)
+    durable.check_out(config.out, 0)
+    dtype = None if config.dtype is None else getattr(torch, config.dtype)
     try:
-        import torch
-
-        from dflash_min.saving import checkpoint
-
-        found = checkpoint.read(config.checkpoint)
-        dtype = None if config.dtype is None else getattr(torch, config.dtype)
         save(config.out, found.config, found.weights, dtype=dtype)
-    except UsageError as error:
-        cli.fail(PROG, str(error))
     except OSError as error:
-        cli.fail(PROG, f"--out {config.out}: {error.strerror or error}")
-    print(f"exported step {found.step} to {config.out}", flush=True)
+        raise SaveError(f"--out {config.out}: {error.strerror or error}") from error
+    cli.show(f"exported step {found.step} to {config.out}")
 
 
 def save(
@@ -103,8 +105,8 @@ def save(
         OSError: if it cannot be written.
     """
     import msgspec
-    from safetensors.torch import save_file
 
+    from dflash_min.saving import tensors as tensor_files
     from dflash_min.saving.durable import new_folder
 
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -115,7 +117,7 @@ def save(
     with new_folder(out) as aside:
         text = msgspec.json.format(msgspec.json.encode(described), indent=2)
         (aside / CONFIG_FILE).write_bytes(text + b"\n")
-        save_file(tensors, aside / WEIGHTS_FILE, metadata={"format": "pt"})
+        tensor_files.write(tensors, aside / WEIGHTS_FILE)
 
 
 def load(folder: Path) -> Drafter:

@@ -7,7 +7,6 @@ committed (tau), and how much faster that was than the same target decoding plai
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ import tyro  # noqa: TC002  # the command line again
 
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
+from dflash_min.command import command
 from dflash_min.config import Dtype  # noqa: TC001  # the command line again
-from dflash_min.environment import check_torch, visible_gpus
+from dflash_min.environment import check_torch, visible_gpus, within_memory
 from dflash_min.errors import UsageError
 from dflash_min.layout import DeviceChoice, pick_device
 from dflash_min.targets import choice as targets
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PROG: Final = "dflash_min.generate"
 
 _WARMUP_TOKENS: Final = 8
+_SMALLER: Final = "--prompt or --max-tokens"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Loaded:
     tokens: Tokens
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, stream the text, and print one line of figures on stderr.
 
@@ -86,18 +88,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog=PROG,
         description="Generate text by speculative decoding with a trained drafter.",
     )
-    try:
-        _check(config)
-        check_torch()
+    _check(config)
+    check_torch()
+    with within_memory(_SMALLER):
         loaded = _load(config)
-    except UsageError as error:
-        cli.fail(PROG, str(error))
-    with stopping.asked_by_signals() as signalled:
-        try:
-            line = _generate(config, loaded, signalled.asked)
-        except BrokenPipeError:
-            stopping.end_by(signal.SIGPIPE)  # whoever read the text has had enough
+    with stopping.asked_by_signals() as signalled, within_memory(_SMALLER):
+        line = _generate(config, loaded, signalled.asked)
     if signalled.signal is not None:
+        stopping.say(f"{PROG}: stopped by {signalled.signal.name}; {line}")
         stopping.end_by(signalled.signal)
     cli.say(PROG, line)
 
@@ -112,6 +110,10 @@ def _check(config: GenerateConfig) -> None:
             "--threads": (config.threads, 1, 512),
         }
     )
+    try:
+        config.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("--prompt is not UTF-8") from error
     if not config.checkpoint.is_dir():
         raise UsageError(f"{config.checkpoint}: no such folder")
 
@@ -171,13 +173,13 @@ def _generate(config: GenerateConfig, loaded: Loaded, stopped: Callable[[], bool
     began = time.perf_counter()
     for committed in fast.stream():
         seconds += time.perf_counter() - began
-        print(harmless(stream.add(committed)), end="", flush=True)
+        cli.show(harmless(stream.add(committed)), end="")
         if stopped():
             break
         began = time.perf_counter()
-    print(harmless(stream.end()), flush=True)
+    cli.show(harmless(stream.end()))
     if stopped():
-        return ""
+        return f"{len(fast.tokens)} tokens, {_tau(fast)}"
     plain = _decoding(config, loaded, prompt, speculative=False)
     began = time.perf_counter()
     plain.run()
@@ -205,11 +207,14 @@ def _decoding(
     )
 
 
+def _tau(decoding: Decoding) -> str:
+    return "no cycle" if math.isnan(decoding.tau) else f"tau {decoding.tau:.2f}"
+
+
 def _figures(fast: Decoding, seconds: float, plain: Decoding, plain_seconds: float) -> str:
     rate, plain_rate = len(fast.tokens) / seconds, len(plain.tokens) / plain_seconds
-    tau = "no cycle" if math.isnan(fast.tau) else f"tau {fast.tau:.2f}"
     line = (
-        f"{len(fast.tokens)} tokens, {tau}: {rate:,.1f} tokens/s, plain {plain_rate:,.1f}, "
+        f"{len(fast.tokens)} tokens, {_tau(fast)}: {rate:,.1f} tokens/s, plain {plain_rate:,.1f}, "
         f"speed-up {rate / plain_rate:.2f}"
     )
     if fast.tokens != plain.tokens:

@@ -7,7 +7,6 @@ TARGET`. It learns to predict the next byte; nothing is downloaded.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
@@ -15,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
+from dflash_min.command import command
 from dflash_min.config import ModelConfig
-from dflash_min.environment import check_torch, cpu_threads, visible_gpus
-from dflash_min.errors import NotFiniteError, UsageError
+from dflash_min.environment import check_torch, cpu_threads, visible_gpus, within_memory
+from dflash_min.errors import MemoryLimitError, NotFiniteError, SaveError, UsageError
 from dflash_min.layout import DeviceChoice, DeviceType, pick_device
+from dflash_min.saving import durable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ PROG: Final = "dflash_min.pretrain"
 _MINUTES: Final = 5.0
 _MOST_MINUTES: Final = 60 * 24 * 365
 _EVALUATIONS: Final = 10
+_SMALLER: Final = "--batch-size, --seq-len or sizes of the model"
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ _DEFAULTS: Final[dict[DeviceType, dict[str, Any]]] = {
 }
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, train, save, and print one line of summary on stdout.
 
@@ -117,24 +120,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog=PROG,
         description="Train the built-in target, a small decoder of bytes, and save it.",
     )
-    try:
-        check_torch()
-        _check(config)
+    check_torch()
+    _check(config)
+    with within_memory(_SMALLER):
         pretraining = _build(config)
-    except UsageError as error:
-        cli.fail(PROG, str(error))
+    durable.check_out(config.out, _stored_bytes(pretraining))
     display = Display()
     with stopping.asked_by_signals() as signalled:
         try:
-            pretraining.run(display, signalled.asked)
+            with within_memory(_SMALLER):
+                pretraining.run(display, signalled.asked)
         except NotFiniteError as error:
             display.end()
-            cli.say(PROG, f"error: {error}; nothing is saved")
-            raise SystemExit(1) from error
+            raise NotFiniteError(f"{error}; nothing is saved") from error
+        except MemoryLimitError:
+            display.end()
+            raise
         display.end()
         said = _save(config, pretraining, display)
     if signalled.signal is None:
-        print(said, flush=True)
+        cli.show(said)
     else:
         stopping.say(f"{PROG}: stopped by {signalled.signal.name}; {said}")
         stopping.end_by(signalled.signal)
@@ -175,12 +180,13 @@ def _check_out(out: Path) -> None:
     """Refuse a folder that could not be written when minutes have gone. Raises UsageError."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"--out {out} is there already")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}") from error
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {out}: {out.parent} cannot be written to")
+    durable.check_out(out, 0)
+
+
+def _stored_bytes(pretraining: Pretraining) -> int:
+    """Return what the weights take on the disk, to be had before minutes are spent."""
+    tensors = pretraining.target.state_dict().values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _build(config: PretrainConfig) -> Pretraining:
@@ -256,8 +262,7 @@ def _save(config: PretrainConfig, pretraining: Pretraining, display: Display) ->
     try:
         target_folder.save(pretraining.target, config.out, about)
     except OSError as error:
-        cli.say(PROG, f"error: --out {config.out}: {error.strerror or error}")
-        raise SystemExit(1) from error
+        raise SaveError(f"--out {config.out}: {error.strerror or error}") from error
     bits = "not evaluated" if display.bits is None else f"{display.bits:.3f} bits per byte held out"
     return f"{last.step} steps in {last.seconds:.0f} s, {bits}; saved {config.out}"
 

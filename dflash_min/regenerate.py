@@ -26,9 +26,10 @@ import msgspec
 
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds
+from dflash_min.command import command
 from dflash_min.config import Dtype, ModelConfig
-from dflash_min.environment import check_torch, cpu_threads, visible_gpus
-from dflash_min.errors import UsageError
+from dflash_min.environment import check_torch, cpu_threads, visible_gpus, within_memory
+from dflash_min.errors import SaveError, UsageError
 from dflash_min.layout import DeviceChoice, pick_device
 from dflash_min.saving import durable
 from dflash_min.targets import choice as targets
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 PROG: Final = "dflash_min.regenerate"
 
+_MOST_TOKENS: Final = 1 << 15
+"""Of a window or added to it: attention's memory grows with the square of their sum."""
+_SMALLER: Final = "--batch-size, --prompt-tokens or --new-tokens"
+_DROPPED: Final = "dropped that are not whole UTF-8"
+
 
 @dataclass(frozen=True)
 class RegenerateConfig:
@@ -58,7 +64,8 @@ class RegenerateConfig:
     data: tuple[Path, ...] | None = None
     """Text to take windows of, as for dflash_min.train; Python's own sources if not given."""
     windows: int = 3072
-    """Texts to write."""
+    """Texts to make. One that is not whole UTF-8, such as one that begins or ends within a
+    character, is dropped, and how many were is said at the end."""
     prompt_tokens: int = 128
     """Tokens of a window, which begin a text."""
     new_tokens: int = 128
@@ -77,6 +84,7 @@ class RegenerateConfig:
     """CPU threads, each with batches of its own (one for each core, at most 8)."""
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, write the texts, and print one line of summary on stdout.
 
@@ -93,23 +101,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog=PROG,
         description="Let a target continue the training text, for a drafter to learn from.",
     )
-    try:
-        _check(config)
-        check_torch()
+    _check(config)
+    check_torch()
+    with within_memory(_SMALLER):
         target, text, tokens = _load(config)
-    except UsageError as error:
-        cli.fail(PROG, str(error))
     began = time.monotonic()
-    with stopping.asked_by_signals() as signalled:
-        try:
-            written = _write(config.out, _texts(config, target, text, tokens, signalled.asked))
-        except OSError as error:
-            cli.say(PROG, f"error: --out {config.out}: {error.strerror or error}")
-            raise SystemExit(1) from error
-    saved = f"saved {config.out}" if written else "nothing is saved"
-    said = f"{written} texts in {time.monotonic() - began:.0f} s; {saved}"
+    with stopping.asked_by_signals() as signalled, within_memory(_SMALLER):
+        made = list(_texts(config, target, text, tokens, signalled.asked))
+        kept = [each for each in made if "\N{REPLACEMENT CHARACTER}" not in each[1]]
+        _write(config.out, kept)
+    dropped = f", {len(made) - len(kept)} {_DROPPED}" if len(kept) < len(made) else ""
+    saved = f"saved {config.out}" if kept else "nothing is saved"
+    said = f"{len(kept)} texts in {time.monotonic() - began:.0f} s{dropped}; {saved}"
     if signalled.signal is None:
-        print(said, flush=True)
+        if not kept:
+            raise SaveError(said)
+        cli.show(said)
     else:
         stopping.say(f"{PROG}: stopped by {signalled.signal.name}; {said}")
         stopping.end_by(signalled.signal)
@@ -119,8 +126,8 @@ def _check(config: RegenerateConfig) -> None:
     check_bounds(
         {
             "--windows": (config.windows, 1, 1 << 40),
-            "--prompt-tokens": (config.prompt_tokens, 2, MOST),
-            "--new-tokens": (config.new_tokens, 1, MOST),
+            "--prompt-tokens": (config.prompt_tokens, 2, _MOST_TOKENS),
+            "--new-tokens": (config.new_tokens, 1, _MOST_TOKENS),
             "--batch-size": (config.batch_size, 1, MOST),
             "--temperature": (config.temperature, 0, sys.float_info.max),
             "--seed": (config.seed, 0, (1 << 63) - 1),
@@ -131,6 +138,7 @@ def _check(config: RegenerateConfig) -> None:
         raise UsageError("--data names no file")
     if config.out.exists():
         raise UsageError(f"--out {config.out} is there already")
+    durable.check_out(config.out, 0)
 
 
 def _load(config: RegenerateConfig) -> tuple[TargetModel, Text, Tokens]:
@@ -140,6 +148,8 @@ def _load(config: RegenerateConfig) -> tuple[TargetModel, Text, Tokens]:
     sizes = targets.sizes(config.target)
     if sizes is None:
         raise UsageError("--target: random weights have nothing to say")
+    longest = config.prompt_tokens + config.new_tokens
+    targets.check_length(config.target, "--prompt-tokens and --new-tokens", longest)
     # The taps are a drafter's; none is read here.
     model = ModelConfig(
         layers=1, block_size=2, **{name: getattr(sizes, name) for name in sizes.__struct_fields__}
@@ -152,17 +162,21 @@ def _load(config: RegenerateConfig) -> tuple[TargetModel, Text, Tokens]:
     return target, text, known
 
 
-def _write(out: Path, texts: Iterable[tuple[int, str]]) -> int:
-    """Write texts as JSON lines by their windows' places, and return how many there are.
+def _write(out: Path, texts: Iterable[tuple[int, str]]) -> None:
+    """Write texts as JSON lines by their windows' places.
 
     The file is there whole or not at all, and not for no text, of which nothing could be learned.
+    Raises SaveError.
     """
     ordered = sorted(texts, key=itemgetter(0))
-    if ordered:
+    if not ordered:
+        return
+    try:
         with durable.new_file(out) as file:
             for _, text in ordered:
                 file.write(msgspec.json.encode({"text": text}) + b"\n")
-    return len(ordered)
+    except OSError as error:
+        raise SaveError(f"--out {out}: {error.strerror or error}") from error
 
 
 def _texts(
@@ -172,7 +186,7 @@ def _texts(
     tokens: Tokens,
     stopped: Callable[[], bool],
 ) -> Iterator[tuple[int, str]]:
-    """Yield where windows begin and how they go on, but for those that cut a character in two."""
+    """Yield where windows begin and how they go on."""
 
     def batch(number: int) -> list[tuple[int, str]]:
         if stopped():
@@ -191,7 +205,7 @@ def _texts(
 
     with _workers(config, target) as workers:
         for said in workers.map(batch, range(math.ceil(config.windows / config.batch_size))):
-            yield from (each for each in said if "\N{REPLACEMENT CHARACTER}" not in each[1])
+            yield from said
             if stopped():
                 workers.shutdown(cancel_futures=True)
                 return

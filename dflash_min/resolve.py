@@ -150,6 +150,7 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
         raise UsageError(f"--eval-every {config.eval_every} needs --eval-batches")
     warmup_lens = _lengths("--warmup-lens", config.warmup_lens, defaults.warmup_lens, model)
     seq_lens = _lengths("--seq-lens", config.seq_lens, defaults.seq_lens, model)
+    targets.check_length(config.target, "--seq-lens", max(seq_lens))
     backend = _or(config.backend, defaults.backend)
     dtype, fused = _speed(config)
     if config.compile_mode != "default" and backend != "inductor":
@@ -193,9 +194,13 @@ def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
     fast = config.preset == "fast"
     dtype: Dtype = _or(config.dtype, "bfloat16" if fast else "float32")
     fused = _or(config.fused, PIECES if fast else ())
+    if fused == ("none",):
+        fused = ()
     for piece in fused:
         if piece not in PIECES:
-            raise UsageError(f"--fused {piece} is none of {', '.join(PIECES)}")
+            raise UsageError(
+                f"--fused {piece} is none of {', '.join(PIECES)}; none alone is no piece"
+            )
     if config.fused is not None and "optimizer" in fused and dtype == "float32":
         raise UsageError("--fused optimizer needs --dtype bfloat16")
     return dtype, tuple(piece for piece in PIECES if piece in fused)

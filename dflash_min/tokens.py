@@ -138,7 +138,9 @@ def check_mask_token(index: int, vocab: int, meanings: Mapping[str, int]) -> Non
     Raises:
         UsageError: saying which of the two it is.
     """
-    if not 0 <= index < vocab:
+    if index < 0:
+        raise UsageError(f"--mask-token-id must be at least 0, got {index}")
+    if index >= vocab:
         raise UsageError(f"--mask-token-id must be below the target's {vocab} ids, got {index}")
     for meaning, other in meanings.items():
         if index == other:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from dflash_min import cli, stopping
+from dflash_min.command import command
 from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import SaveError, TrainingError, UsageError
@@ -38,6 +39,7 @@ class Command:
     """What is saved."""
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> Summary:
     """Parse the command line, train, and print one line of summary on stdout.
 
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> Summary:
         ExceptionGroup: holding every failed thread's exception.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
-    command = cli.parse(
+    asked = cli.parse(
         Command,
         argv,
         prog=PROG,
@@ -59,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> Summary:
     with stopping.stopped_by_signals(ending.stop, ending.line) as signalled:
         try:
             check_torch()
-            resolved = resolve(command.train, visible_gpus())
+            resolved = resolve(asked.train, visible_gpus())
             from dflash_min.trainer import Trainer
 
-            trainer = ending.trainer = Trainer(resolved, command.save)
+            trainer = ending.trainer = Trainer(resolved, asked.save)
             for note in trainer.notes:
                 cli.say(PROG, note)
             summary = _run(trainer, ending)
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> Summary:
     if signalled.signal is not None:
         stopping.say(ending.line(signalled.signal.name))
         stopping.end_by(signalled.signal)
-    print(_summary_line(summary, trainer.newest), flush=True)
+    cli.show(_summary_line(summary, trainer.newest))
     return summary
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dflash_min.cli import fail
-from dflash_min.errors import UsageError
+from dflash_min.command import tell_of_output
+from dflash_min.errors import OutputError, UsageError
 from harness import interrupts
 from harness.exits import ExitCode
 
@@ -21,7 +22,8 @@ class Command(Protocol):
 def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
     """Make a command of a function of its arguments.
 
-    The function may raise UsageError, which becomes one line on stderr and exit code 2, and be
+    The function may raise UsageError, which becomes one line on stderr and exit code 2, or
+    OutputError, which becomes one and exit code 3, unless stdout's reader is gone, and be
     interrupted from the keyboard, which becomes exit code 130.
 
     Args:
@@ -36,6 +38,9 @@ def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
                 return main(sys.argv[1:] if argv is None else list(argv))
             except UsageError as error:
                 fail(prog, str(error))
+            except OutputError as error:
+                tell_of_output(prog, error)
+                return ExitCode.FAILED
             except KeyboardInterrupt:
                 return ExitCode.INTERRUPTED
 

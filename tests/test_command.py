@@ -44,6 +44,16 @@ def test_ctrl_c_is_130_and_an_error_of_use_one_line(name, monkeypatch, capsys) -
     assert capsys.readouterr().err == f"{name}: error: not like \\x1b[31mthis\n"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_that_cannot_be_printed_is_one_line(name, monkeypatch, capsys) -> None:
+    module, _, _ = COMMANDS[name]
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert module.main(["--help"]) == 3
+        full.flush()  # as the interpreter does at its exit
+    assert capsys.readouterr().err == f"{name}: error: stdout: No space left on device\n"
+
+
 def test_arguments_are_the_processs_unless_they_are_given(monkeypatch) -> None:
     @command("x")
     def main(argv: list[str]) -> int:

@@ -214,11 +214,15 @@ def damage(path: Path) -> str | None:
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint, or the newest whole one of a run folder, without its optimiser's state.
 
+    A run folder may be named by its folder of checkpoints, too.
+
     Raises:
         UsageError: if there is none.
         DamagedError: naming the file that is damaged.
         FormatError: if it is of another format.
     """
+    if path.absolute().name == FOLDER and saved(path):
+        path = path.absolute().parent
     if (path / FOLDER).is_dir():
         newest = latest(path)
         if newest is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dflash_min.errors import UsageError
+from dflash_min.targets.choice import TargetSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,9 @@ _WHY: Final = {
     "drafters": "; each trains on batches of its own",
     "text": "; these are digests of the training text",
     "target": "; these are digests of the target's weights",
+    **dict.fromkeys(
+        TargetSizes.__struct_fields__, "; it is a size of the target: is --target another one?"
+    ),
 }
 _ROWS: Final = 16
 """Rows of each of a target's weights that stand for it: all of it may be gigabytes."""

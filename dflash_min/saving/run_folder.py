@@ -115,7 +115,7 @@ class RunFolder:
                 metrics.rewind(save.out / metrics.FILE, beginning.step)
                 folder = cls(save, save.out, beginning.path)
             except OSError as error:
-                raise UsageError(f"--out {save.out}: {error.strerror}") from error
+                raise UsageError(f"--out {error.filename or save.out}: {error.strerror}") from error
             with contextlib.closing(folder._metrics):
                 yield folder
         finally:
@@ -166,7 +166,7 @@ def _refuse_a_run(out: Path) -> None:
     lines = out / metrics.FILE
     newest = next(iter(checkpoint.saved(out / checkpoint.FOLDER)), None)
     # A run that ended in its warm-up has left an empty file.
-    if newest is None and not (lines.exists() and lines.stat().st_size):
+    if newest is None and not (lines.is_file() and lines.stat().st_size):
         return
     upto = "" if newest is None else f", saved up to {newest.name}"
     raise UsageError(

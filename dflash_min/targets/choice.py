@@ -168,6 +168,27 @@ def sizes(target: str) -> TargetSizes | None:
         raise UsageError(f"--target: {spec.folder / CONFIG_FILE}: {error}") from error
 
 
+def check_length(target: str, flag: str, length: int) -> None:
+    """Refuse texts longer than a Hugging Face model has positions for.
+
+    Args:
+        target: a value of `--target`.
+        flag: what sets the length.
+        length: of the longest text, in tokens.
+
+    Raises:
+        UsageError: if the model's `max_position_embeddings` are fewer.
+    """
+    name = parse(target).hf
+    if name is None:
+        return
+    from dflash_min.huggingface import config as hf_config
+
+    most = hf_config.text_config(name).get("max_position_embeddings")
+    if isinstance(most, int) and length > most:
+        raise UsageError(f"{flag}: {length} tokens, and --target {target} has {most} positions")
+
+
 def default_dtype(target: str, device: DeviceType) -> Dtype:
     """Return what a target's weights are for generation: as stored on a GPU, if that is bfloat16.
 
@@ -231,6 +252,10 @@ def open_target(
 def _hf(name: str, target: str) -> Spec:
     if not name:
         raise UsageError(f"--target {target} names no model")
+    # A name on the Hub is NAME or OWNER/NAME.
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not Path(name).is_dir():
+        raise UsageError(f"--target {target}: no such folder")
     if importlib.util.find_spec("transformers") is None:
         raise UsageError(
             f"--target {target}: a Hugging Face model needs transformers: "

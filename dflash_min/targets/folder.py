@@ -15,7 +15,7 @@ import safetensors.torch
 
 from dflash_min.config import END_TOKEN, PAD_TOKEN
 from dflash_min.errors import UsageError
-from dflash_min.saving import durable
+from dflash_min.saving import durable, tensors
 from dflash_min.targets.builtin import Target
 from dflash_min.targets.choice import CONFIG_FILE, TargetSizes
 
@@ -53,8 +53,7 @@ def save(target: Target, folder: Path, about: Mapping[str, object]) -> None:
     config = msgspec.json.encode(_hf_config(target.config, about))
     with durable.new_folder(folder) as aside:
         (aside / CONFIG_FILE).write_bytes(msgspec.json.format(config, indent=2) + b"\n")
-        # transformers refuses a file that does not say which framework's tensors it holds.
-        safetensors.torch.save_file(weights, aside / WEIGHTS_FILE, metadata={"format": "pt"})
+        tensors.write(weights, aside / WEIGHTS_FILE)
 
 
 def load(folder: Path, config: ModelConfig, device: torch.device | str) -> Target:

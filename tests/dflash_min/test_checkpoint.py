@@ -351,14 +351,17 @@ def test_each_file_is_hashed_once_for_a_run_that_goes_on(tmp_path, monkeypatch):
 BASE = TrainConfig(**SIZES, data=(Path("a.txt"),))
 
 
+OF_TARGET = "; it is a size of the target: is --target another one?"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"hidden": 32}, "hidden 16, this run 32"),
-        ({"heads": 4}, "heads 2, this run 4"),
-        ({"kv_heads": 2}, "kv_heads 1, this run 2"),
-        ({"head_dim": 4}, "head_dim 8, this run 4"),
-        ({"mlp": 8}, "mlp 16, this run 8"),
+        ({"hidden": 32}, f"hidden 16, this run 32{OF_TARGET}"),
+        ({"heads": 4}, f"heads 2, this run 4{OF_TARGET}"),
+        ({"kv_heads": 2}, f"kv_heads 1, this run 2{OF_TARGET}"),
+        ({"head_dim": 4}, f"head_dim 8, this run 4{OF_TARGET}"),
+        ({"mlp": 8}, f"mlp 16, this run 8{OF_TARGET}"),
         ({"layers": 1}, "layers 2, this run 1"),
         ({"target_layers": 7}, "target_layer_ids 1,3, this run 1,4"),
         ({"block_size": 8}, "block_size 4, this run 8"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+import resource
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -15,9 +16,6 @@ from dflash_min.config import ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.model import Drafter
 from dflash_min.saving import checkpoint
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -152,6 +150,29 @@ def test_the_command_refuses_in_one_line_and_leaves_nothing(drafter, tmp_path, c
         assert message in err
         assert err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(drafter, tmp_path, capsys):
+    run = write_checkpoint(tmp_path / "run", drafter).parents[1]
+    before = sorted(tmp_path.rglob("*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # Python ignores SIGXFSZ
+    try:
+        with pytest.raises(SystemExit) as stop:
+            export.main([str(run), "--out", str(tmp_path / "out")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert stop.value.code == 1
+    said = f"dflash_min.export: error: --out {tmp_path / 'out'}: File too large\n"
+    assert capsys.readouterr().err == said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_can_be_named_by_its_folder_of_checkpoints(drafter, tmp_path, monkeypatch):
+    newest = write_checkpoint(tmp_path / "run", drafter)
+    assert checkpoint.read(newest.parent).path == newest
+    monkeypatch.chdir(newest.parent)
+    assert checkpoint.read(Path()).path == newest
 
 
 def test_a_failed_write_leaves_nothing(drafter, tmp_path, monkeypatch):

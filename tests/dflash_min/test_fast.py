@@ -259,7 +259,10 @@ def test_what_the_preset_chooses_and_what_goes_before_it() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"fused": ("mask", "head")}, "--fused head is none of mask, layers, loss, optimizer"),
+        (
+            {"fused": ("mask", "head")},
+            "--fused head is none of mask, layers, loss, optimizer; none alone is no piece",
+        ),
         ({"fused": ("optimizer",)}, "--fused optimizer needs --dtype bfloat16"),
     ],
 )

@@ -159,7 +159,7 @@ def ending(monkeypatch) -> list[signal.Signals]:
     return ended
 
 
-def test_ctrl_c_leaves_the_text_so_far_and_no_figures(saved, capsys, monkeypatch) -> None:
+def test_ctrl_c_leaves_the_text_so_far_and_its_tau(saved, capsys, monkeypatch) -> None:
     ended, stream = ending(monkeypatch), Decoding.stream
 
     def interrupted(self):
@@ -178,7 +178,9 @@ def test_ctrl_c_leaves_the_text_so_far_and_no_figures(saved, capsys, monkeypatch
             signal.signal(each, handler)
     assert ended == [signal.SIGINT]
     said = capsys.readouterr()
-    assert said.err == ""
+    assert re.fullmatch(
+        r"dflash_min\.generate: stopped by SIGINT; \d+ tokens, tau \d\.\d\d\n", said.err
+    )
     assert said.out.endswith("\n")
     # Three cycles and the prompt's run: a block commits four tokens at most.
     begun = [harmless(ByteTokens().decode(plain_ids("x", 13)[:count])) for count in range(4, 14)]

@@ -248,7 +248,7 @@ def test_a_mask_that_has_a_meaning_or_no_row_is_refused(tmp_path):
     name = write_model(tmp_path, {**SIZES_OF_FILES, "eos_token_id": [256, 7]})
     for wanted, message in (
         (300, "must be below the target's 300 ids, got 300"),
-        (-1, "must be below the target's 300 ids, got -1"),
+        (-1, "must be at least 0, got -1"),
         (256, "256 is the target's eos token"),
         (257, "257 is the target's pad token"),
         (7, r"7 is the target's eos \(7\) token"),

@@ -113,12 +113,28 @@ def test_a_text_ends_where_the_target_ends_it() -> None:
     assert said == [[1, 2, 7, 7], [END_TOKEN, 3, 7, 7]]  # the end in the prompt is none
 
 
-def test_half_a_character_leaves_its_text_out(folder, tmp_path) -> None:
+def test_where_no_text_is_whole_that_is_said_and_an_error(
+    folder, data, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(regenerate, "_texts", lambda *args: [(n, "half \ufffd") for n in range(5)])
+    monkeypatch.setattr(regenerate, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    with pytest.raises(SystemExit) as caught:
+        run(folder, data, tmp_path / "said.jsonl")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == (
+        "dflash_min.regenerate: error: 0 texts in 0 s, 5 dropped that are not whole UTF-8; "
+        "nothing is saved\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_character_leaves_its_text_out(folder, tmp_path, capsys) -> None:
     path = tmp_path / "text.txt"
     path.write_text("é" * 200)
     run(folder, path, tmp_path / "said.jsonl", "--windows", "40")
     said = texts(tmp_path / "said.jsonl")
     assert 0 < len(said) < 40  # about half of the windows begin within a character
+    assert f"{40 - len(said)} dropped that are not whole UTF-8; saved " in capsys.readouterr().out
     assert all(text.startswith("é" * 8) for text in said)
 
 
@@ -159,10 +175,12 @@ def test_a_signal_keeps_what_is_done(
 def test_a_dtype_is_the_targets(folder, data, tmp_path, monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(
-        regenerate, "_texts", lambda config, target, *rest: seen.append(target.embed_VD.dtype) or ()
+        regenerate,
+        "_texts",
+        lambda config, target, *rest: seen.append(target.embed_VD.dtype) or [(0, "text")],
     )
-    for words in ((), ("--dtype", "bfloat16")):
-        run(folder, data, tmp_path / "said.jsonl", *words)
+    for number, words in enumerate(((), ("--dtype", "bfloat16"))):
+        run(folder, data, tmp_path / f"{number}.jsonl", *words)
     assert seen == [torch.float32, torch.bfloat16]
 
 
@@ -178,6 +196,8 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
         assert said.count("\n") == 1
 
     refused(2, "--windows must be at least 1, got 0", "--windows", "0")
+    refused(2, "--prompt-tokens must be at most 32768", "--prompt-tokens", "1000000")
+    refused(2, "--new-tokens must be at most 32768", "--new-tokens", "1000000")
     refused(2, "nowhere: no such folder", "--target", str(tmp_path / "nowhere"))
     with monkeypatch.context() as patched:
         patched.setattr(regenerate.msgspec.json, "encode", lambda row: 1 / 0)

@@ -342,7 +342,7 @@ def test_a_loss_that_is_no_number_is_named_and_what_was_before_it_is_saved(value
 
 
 def test_the_command_tells_of_such_a_loss_in_two_lines(tmp_path, monkeypatch, capsys):
-    build = train.main.__globals__["_run"]
+    build = train._run
 
     def run(trainer, ending):
         for replica in trainer.replicas:

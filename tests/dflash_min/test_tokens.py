@@ -122,7 +122,7 @@ def test_the_mask_of_bytes_is_an_id_without_a_meaning():
         (258, "258 is the target's end token"),
         (260, "260 is the target's user token"),
         (264, "must be below the target's 264 ids, got 264"),
-        (-1, "must be below the target's 264 ids, got -1"),
+        (-1, "must be at least 0, got -1"),
     ):
         with pytest.raises(UsageError, match=message):
             mask_token_id("", 264, wanted)

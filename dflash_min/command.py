@@ -1,0 +1,68 @@
+"""How every command of the trainer ends where it cannot go on: one line on stderr, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from dflash_min import cli, stopping
+from dflash_min.errors import OutputError, TrainingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def command(prog: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Make a command of a function.
+
+    Of what the function raises, UsageError becomes one line and exit code 2, TrainingError and
+    stdout that takes nothing more one line and exit code 1. Where stdout's reader is gone the
+    process ends by SIGPIPE, and after Ctrl-C, where nothing else handles it, by SIGINT.
+
+    Args:
+        prog: the command's name, for the line.
+    """
+
+    def wrap(main: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(main)
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return main(*args, **kwargs)
+            except UsageError as error:
+                cli.fail(prog, str(error))
+            except TrainingError as error:
+                cli.say(prog, f"error: {error}")
+                raise SystemExit(1) from error
+            except OutputError as error:
+                tell_of_output(prog, error)
+                raise SystemExit(1) from error
+            except KeyboardInterrupt:
+                stopping.say(f"{prog}: stopped by {signal.SIGINT.name}")
+                stopping.end_by(signal.SIGINT)
+
+        return run
+
+    return wrap
+
+
+def tell_of_output(prog: str, error: OutputError) -> None:
+    """Say in one line that stdout takes nothing more, or end by SIGPIPE if its reader is gone."""
+    _close_stdout()
+    if isinstance(error.__cause__, BrokenPipeError):
+        stopping.end_by(signal.SIGPIPE)  # whoever read it has had enough
+    cli.say(prog, f"error: stdout: {error}")
+
+
+def _close_stdout() -> None:
+    """Let what stdout still holds go nowhere, or the interpreter fails at it again at its exit."""
+    with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
