@@ -38,9 +38,9 @@ def test_certified_warmup_fails(applied):
     assert before["tested"][0]["roots"] == ["CR101"]
     missed = [cell for cell in before["coverage"] if cell["missed"]]
     assert missed
-    # What the thread was about to do the entries had said before.
+    # What the thread was about to do the entries had said before. Those that hit may not have been
+    # told: the other thread's entry can come between the asking and the call.
     assert all("grad_mode" in cell["guards"][0] for cell in missed)
-    assert not any(cell["disagreed"] for cell in before["coverage"])
 
 
 def test_certified_warmup_fix_is_the_code_that_it_prints(applied):
@@ -52,6 +52,7 @@ def test_certified_warmup_fix_is_the_code_that_it_prints(applied):
     called = [cell for cell in after["coverage"] if cell["hit"]]
     assert len(called) == 2
     assert not any(cell["missed"] or cell["rejected"] for cell in called)
+    assert not any(cell["disagreed"] for cell in after["coverage"])
 
 
 @pytest.mark.slow

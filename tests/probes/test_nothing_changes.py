@@ -124,9 +124,12 @@ for _ in range(8000):
         fast(known)
         fast(new)
         armed = False
-    except Alarm:
+    except (Alarm, SystemError) as error:
         armed = False
         alarms += 1
+        # Dynamo ignores it where one cuts off its random.setstate, and meets the next one then.
+        if isinstance(error, SystemError) and not isinstance(error.__cause__, Alarm):
+            raise
 signal.setitimer(signal.ITIMER_REAL, 0)
 print("many alarms" if alarms > 100 else alarms)
 
