@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 
 from dflash_min import cli
-from dflash_min.command import command
+from dflash_min.command import command, commands
 
 _FOLDER = Path(__file__).parent
-
-
-def commands() -> dict[str, str]:
-    """Return the modules that define PROG, by that name, with the first line of what they say."""
-    found = {}
-    for path in sorted(_FOLDER.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = {
-            node.target.id
-            for node in tree.body
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        }
-        if "PROG" in names:
-            found[f"dflash_min.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
 
 
 @command("dflash_min")
 def main(argv: list[str]) -> None:
     """Print the commands. Raises SystemExit(2) if one was meant to be run."""
-    known = commands()
+    known = commands("dflash_min", _FOLDER)
     if argv and argv[0] not in {"-h", "--help"}:
         name = f"dflash_min.{argv[0]}"
         hint = f"python -m {name}" if name in known else "python -m dflash_min lists the commands"

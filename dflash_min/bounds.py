@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_min.config import SaveConfig, TrainConfig
+    from dflash_min.config import ModelConfig, SaveConfig, TrainConfig
+    from dflash_min.pretrain import PretrainConfig
 
 MOST: Final = 1 << 20
 """Sizes at most: what is typed by mistake is refused before memory is asked for."""
@@ -33,6 +34,28 @@ def check_bounds(bounds: Bounds) -> None:
             raise UsageError(f"{flag} must be {bound}, got {value}")
 
 
+def shared_bounds(config: TrainConfig | PretrainConfig) -> Bounds:
+    """Return the bounds of what a drafter's and a target's training have in common."""
+    return {
+        "--lr": (config.lr, 0, sys.float_info.max),
+        "--weight-decay": (config.weight_decay, 0, sys.float_info.max),
+        "--hidden": (config.hidden, 1, MOST),
+        "--heads": (config.heads, 1, MOST),
+        "--kv-heads": (config.kv_heads, 1, MOST),
+        "--mlp": (config.mlp, 1, MOST),
+        "--head-dim": (config.head_dim, 2, MOST),
+        "--target-layers": (config.target_layers, 1, _MOST_LAYERS),
+    }
+
+
+def check_heads(model: ModelConfig) -> None:
+    """Refuse heads that do not go together. Raises UsageError."""
+    if model.heads % model.kv_heads:
+        raise UsageError(f"--heads {model.heads} is no multiple of --kv-heads {model.kv_heads}")
+    if model.head_dim % 2:
+        raise UsageError(f"--head-dim must be even for rotary positions, got {model.head_dim}")
+
+
 def check_numbers(config: TrainConfig) -> None:
     """Refuse a number that is out of bounds whatever else is set. Raises UsageError."""
     bounds: Bounds = {
@@ -45,15 +68,8 @@ def check_numbers(config: TrainConfig) -> None:
         "--queue-depth": (config.queue_depth, 1, MOST),
         "--eval-batches": (config.eval_batches, 0, _MOST_STEPS),
         "--eval-every": (config.eval_every, 0, _MOST_STEPS),
-        "--lr": (config.lr, 0, sys.float_info.max),
-        "--weight-decay": (config.weight_decay, 0, sys.float_info.max),
-        "--hidden": (config.hidden, 1, MOST),
-        "--heads": (config.heads, 1, MOST),
-        "--kv-heads": (config.kv_heads, 1, MOST),
-        "--mlp": (config.mlp, 1, MOST),
-        "--head-dim": (config.head_dim, 2, MOST),
+        **shared_bounds(config),
         "--layers": (config.layers, 1, _MOST_LAYERS),
-        "--target-layers": (config.target_layers, 1, _MOST_LAYERS),
         "--block-size": (config.block_size, 2, MOST),
         "--anchors": (None if config.anchors == "vary" else config.anchors, 1, MOST),
     }

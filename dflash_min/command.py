@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import os
@@ -14,6 +15,7 @@ from dflash_min.errors import OutputError, TrainingError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -50,6 +52,25 @@ def command(prog: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         return run
 
     return wrap
+
+
+def commands(package: str, folder: Path) -> dict[str, str]:
+    """Return the modules of a package that define PROG, with the first line of what each says."""
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(_defines(node, "PROG") for node in tree.body):
+            found[f"{package}.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+def _defines(node: ast.stmt, name: str) -> bool:
+    match node:
+        case ast.Assign(targets=targets):
+            return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        case ast.AnnAssign(target=ast.Name(id=found)):
+            return found == name
+    return False
 
 
 def tell_of_output(prog: str, error: OutputError) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path  # noqa: TC003  # the command line is built from the an
 from typing import TYPE_CHECKING, Any, Final
 
 from dflash_min import cli, stopping
-from dflash_min.bounds import MOST, check_bounds
+from dflash_min.bounds import MOST, check_bounds, check_heads, shared_bounds
 from dflash_min.command import command
 from dflash_min.config import ModelConfig
 from dflash_min.environment import check_torch, cpu_threads, visible_gpus, within_memory
@@ -153,15 +153,8 @@ def _check(config: PretrainConfig) -> None:
             "--threads": (config.threads, 1, 512),
             "--seq-len": (config.seq_len, 2, MOST),
             "--batch-size": (config.batch_size, 1, MOST),
-            "--lr": (config.lr, 0, sys.float_info.max),
-            "--weight-decay": (config.weight_decay, 0, sys.float_info.max),
             "--eval-batches": (config.eval_batches, 1, MOST),
-            "--hidden": (config.hidden, 1, MOST),
-            "--heads": (config.heads, 1, MOST),
-            "--kv-heads": (config.kv_heads, 1, MOST),
-            "--mlp": (config.mlp, 1, MOST),
-            "--head-dim": (config.head_dim, 2, MOST),
-            "--target-layers": (config.target_layers, 1, 1024),
+            **shared_bounds(config),
             "--seed": (config.seed, 0, (1 << 63) - 1),
         }
     )
@@ -225,14 +218,10 @@ def _model(config: PretrainConfig, device: DeviceType) -> ModelConfig:
         name: _chosen(config, device, name)
         for name in ("hidden", "heads", "kv_heads", "head_dim", "mlp")
     }
-    if sizes["heads"] % sizes["kv_heads"]:
-        raise UsageError(
-            f"--heads {sizes['heads']} is no multiple of --kv-heads {sizes['kv_heads']}"
-        )
-    if sizes["head_dim"] % 2:
-        raise UsageError(f"--head-dim must be even for rotary positions, got {sizes['head_dim']}")
     # The drafter's own: a target by itself has neither taps nor blocks to speak of.
-    return ModelConfig(**sizes, target_layers=config.target_layers, layers=1, block_size=2)
+    model = ModelConfig(**sizes, target_layers=config.target_layers, layers=1, block_size=2)
+    check_heads(model)
+    return model
 
 
 def _chosen(config: PretrainConfig, device: DeviceType, name: str) -> Any:  # noqa: ANN401

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dflash_min import tokens
-from dflash_min.bounds import MOST, check_numbers
+from dflash_min.bounds import MOST, check_heads, check_numbers
 from dflash_min.config import PIECES, ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.layout import deal, pick_device
@@ -237,10 +237,7 @@ def _model(config: TrainConfig, defaults: _Defaults) -> ModelConfig:
         )
     mask = tokens.mask_token_id(config.target, model.vocab, config.mask_token_id)
     model = replace(model, mask_token_id=mask)
-    if model.heads % model.kv_heads:
-        raise UsageError(f"--heads {model.heads} is no multiple of --kv-heads {model.kv_heads}")
-    if model.head_dim % 2:
-        raise UsageError(f"--head-dim must be even for rotary positions, got {model.head_dim}")
+    check_heads(model)
     # Distinct taps between layer 1 and the third from the end need this many layers.
     least = 1 if model.layers == 1 else model.layers + 3
     if model.target_layers < least:

@@ -1,9 +1,9 @@
 """Says which commands there are: ``python -m harness`` runs none itself."""
 
-import ast
 import sys
 from pathlib import Path
 
+from dflash_min import command
 from dflash_min.cli import fail
 from harness.exits import ExitCode
 
@@ -12,16 +12,7 @@ _FOLDER = Path(__file__).parent
 
 def commands() -> dict[str, str]:
     """Every command's name, such as ``harness.run``, with the first line of its description."""
-    found = {}
-    for path in sorted(_FOLDER.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.Assign) and _is_name(node) for node in tree.body):
-            found[f"harness.{path.stem}"] = (ast.get_docstring(tree) or "").split("\n")[0]
-    return found
-
-
-def _is_name(node: ast.Assign) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == "PROG" for target in node.targets)
+    return command.commands("harness", _FOLDER)
 
 
 def main(argv: list[str]) -> int:
