@@ -376,7 +376,7 @@ def test_run_trains_under_the_watch_and_finds_the_no_grad_warmup(tmp_path) -> No
     assert done.returncode == 0, done.stderr[-2000:]
     report = msgspec.json.decode(done.stdout)
     assert [f["code"] for f in report["findings"] if f["root"]] == ["CR101"]
-    # A thread that dies of the race (CR310, or CR301 up to 2.12) calls no backward, and stops the other.
+    # A thread that dies of the race calls no backward, and stops the other.
     died = not {"CR301", "CR310"}.isdisjoint(finding["code"] for finding in report["findings"])
     assert died == bool(report["errors"])
     assert died or report["counts"]["threads_with_backward"] == 2
