@@ -144,6 +144,7 @@ try:
         fast(new)
 except KeyboardInterrupt:
     print("interrupted")
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # each miss sent one, and the last may be pending
 
 def leave(number, frame):
     sys.exit(7)
