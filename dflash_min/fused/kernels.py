@@ -26,7 +26,7 @@ def cross_entropy_kernel(
     weights_M,
     losses_M,
     correct_M,
-    vocab,
+    VOCAB: tl.constexpr,
     WITH_GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -36,7 +36,7 @@ def cross_entropy_kernel(
     A row of weight 0 is not read.
     """
     row = tl.program_id(0).to(tl.int64)
-    logits = logits_MV + row * vocab
+    logits = logits_MV + row * VOCAB
     label = tl.load(labels_M + row)
     weight = tl.load(weights_M + row).to(tl.float32)
     columns = tl.arange(0, BLOCK)
@@ -44,18 +44,18 @@ def cross_entropy_kernel(
         tl.store(losses_M + row, 0.0)
         tl.store(correct_M + row, 0)
         if WITH_GRADIENT:
-            for start in range(0, vocab, BLOCK):
+            for start in range(0, VOCAB, BLOCK):
                 at = start + columns
                 zeros = tl.zeros((BLOCK,), dtype=logits_MV.dtype.element_ty)
-                tl.store(logits + at, zeros, mask=at < vocab)
+                tl.store(logits + at, zeros, mask=at < VOCAB)
     else:
         labelled = tl.load(logits + label).to(tl.float32)
         largest = labelled
         total = 0.0
         beaten = tl.zeros((BLOCK,), dtype=tl.int32)
-        for start in range(0, vocab, BLOCK):
+        for start in range(0, VOCAB, BLOCK):
             at = start + columns
-            x = tl.load(logits + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+            x = tl.load(logits + at, mask=at < VOCAB, other=-float("inf")).to(tl.float32)
             # Of equal logits the first counts as the likeliest, as in torch.argmax.
             beaten += ((x > labelled) | ((x == labelled) & (at < label))).to(tl.int32)
             larger = tl.maximum(largest, tl.max(x, axis=0))
@@ -65,9 +65,9 @@ def cross_entropy_kernel(
         tl.store(losses_M + row, log_sum - labelled)
         tl.store(correct_M + row, (tl.sum(beaten, axis=0) == 0).to(tl.int8))
         if WITH_GRADIENT:
-            for start in range(0, vocab, BLOCK):
+            for start in range(0, VOCAB, BLOCK):
                 at = start + columns
-                inside = at < vocab
+                inside = at < VOCAB
                 x = tl.load(logits + at, mask=inside, other=-float("inf")).to(tl.float32)
                 gradient = (tl.exp(x - log_sum) - (at == label).to(tl.float32)) * weight
                 tl.store(logits + at, gradient.to(logits_MV.dtype.element_ty), mask=inside)

@@ -21,13 +21,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F
 
 # Torch's documented ways to say whether a size may vary; they have no other names.
 from torch._dynamo import mark_static, maybe_mark_dynamic
+
+# The documented way to see which options a mode stands for: torch.compile takes one or the other.
+from torch._inductor import list_mode_options
+from torch.torch_version import TorchVersion
 
 from dflash_min.attention import mark_tile_counts, plain_attention
 from dflash_min.fused.mask import TILE
@@ -64,7 +68,7 @@ class FusedDrafter:
             drafter: on the device where it stays. Its layers are not recomputed in the backward.
             dynamic: as in `torch.compile`.
             backend: as in `torch.compile`.
-            mode: as in `torch.compile`.
+            mode: as in `torch.compile`; of inductor only.
             fixed_queries: whether the number of queries may be compiled in.
             kernel_options: of `flex_attention`; read on GPUs only.
         """
@@ -73,7 +77,10 @@ class FusedDrafter:
         self._called: set[tuple[bool, bool]] = set()
         attention = plain_attention(drafter.fc.weight.device, kernel_options)
         self._layer: Callable[..., Tensor] = torch.compile(
-            _layer_with(attention), dynamic=dynamic, backend=backend, mode=mode
+            _layer_with(attention),
+            dynamic=dynamic,
+            backend=backend,
+            options=_options(mode) if backend == "inductor" else None,
         )
 
     def __call__(
@@ -144,6 +151,19 @@ def _layer_with(
         return layer(hidden_BQD, (cos, sin), attend, context_BIUD.flatten(1, 2))  # type: ignore[no-any-return]
 
     return run_layer
+
+
+def _options(mode: str | None) -> dict[str, Any]:
+    """Return what a mode stands for, without a fusion that torch 2.11 miscompiles.
+
+    Keys are as many as context and slots together. Where a number of rows is such a sum, torch 2.11
+    slices the partial sums of a norm's weight wrongly, and the backward raises "shape is invalid
+    for input" (pytorch/pytorch#174379; right in 2.13). Those sums become kernels of their own.
+    """
+    options: dict[str, Any] = list_mode_options(mode) if mode else {}
+    if TorchVersion(torch.__version__) < "2.13":
+        options["triton.mix_order_reduction"] = False
+    return options
 
 
 def _norm(norm: RMSNorm, x: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def _score_on_gpu(
             weights_C,
             losses_C,
             correct_C,
-            logits_CV.shape[1],
+            VOCAB=logits_CV.shape[1],
             WITH_GRADIENT=with_gradient,
             BLOCK=8192,
             num_warps=16,
