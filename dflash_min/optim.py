@@ -10,6 +10,7 @@ import torch
 
 from dflash_min.errors import NotFiniteError, Stopped
 from dflash_min.fused.adamw import FusedAdamW, fits
+from dflash_min.readback import Readback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ class Optimizer:
                 master.grad = None if p.grad is None else p.grad.float().div_(weight)
                 p.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters, self._resolved.max_grad_norm)
-        _check_finite(norm, step)
+        _check_finite(float(norm), step)
         self._adamw.step()
         if self.divides:
             for master, p in zip(self._masters, self._parameters, strict=True):
@@ -115,16 +116,17 @@ class Optimizer:
             weight=weight,
             max_norm=self._resolved.max_grad_norm,
         )
-        _check_finite(norm, step)
-        for state in self._adamw.state.values():
-            state["step"] += 1
+        found = Readback(norm[None])
         fused.update(
-            t=int(next(iter(self._adamw.state.values()))["step"]),
+            t=int(next(iter(self._adamw.state.values()))["step"]) + 1,
             lr=group["lr"],
             weight_decay=group["weight_decay"],
             betas=group["betas"],
             eps=group["eps"],
         )
+        _check_finite(found.tolist()[0], step)
+        for state in self._adamw.state.values():
+            state["step"] += 1
 
     def _fuse(self) -> None:
         """Let the kernels work on AdamW's own state, if they are asked for and can be used."""
@@ -144,9 +146,9 @@ class Optimizer:
         )
 
 
-def _check_finite(norm: Tensor, step: int) -> None:
+def _check_finite(norm: float, step: int) -> None:
     if not math.isfinite(norm):
-        raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {float(norm)}")
+        raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {norm}")
 
 
 class Accumulator:

@@ -18,7 +18,7 @@ from dflash_min.dealing import made_by, maker, taken_by
 from dflash_min.errors import NotFiniteError, Stopped
 from dflash_min.optim import Accumulator, Average
 from dflash_min.replica import training_batch
-from dflash_min.step_report import LOSS, TOKENS, WEIGHT, step_numbers, step_report
+from dflash_min.step_report import LOSS, TOKENS, WEIGHT, read_sums, step_numbers, step_report
 from dflash_min.updates import Updates
 
 if TYPE_CHECKING:
@@ -306,9 +306,10 @@ class Pipeline:
         for number in taken_by(resolved, rank, step):
             batch = self._channels[rank][maker(resolved, number)].get()
             sums = replica.forward(batch)
+            found = read_sums(sums)
             sums.weighted_sum.backward()  # type: ignore[no-untyped-call]
             gradients.add()
-            numbers = step_numbers(sums, batch.tokens)
+            numbers = step_numbers(found, batch.tokens)
             if not math.isfinite(numbers[LOSS]):
                 raise NotFiniteError(self._describe(number, numbers[LOSS]))
             parts.append(numbers)

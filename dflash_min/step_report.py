@@ -9,6 +9,7 @@ import torch
 
 from dflash_min.loss import LossSums
 from dflash_min.optim import lr_share
+from dflash_min.readback import Readback
 
 if TYPE_CHECKING:
     from dflash_min.resolve import Resolved
@@ -45,8 +46,8 @@ WEIGHT, LOSS, _ACCEPTED, _BLOCKS, TOKENS, _SLOTS = range(6)
 """Where in `step_numbers` what is; from _SLOTS on correct slots by index, then scored ones."""
 
 
-def step_numbers(sums: LossSums, tokens: int) -> list[float]:
-    """Return what is summed over the replicas, with one copy from the device."""
+def read_sums(sums: LossSums) -> Readback:
+    """Begin to copy the sums of a batch from its device, all at once."""
     scalars = torch.stack(
         [
             part.detach().double()
@@ -54,7 +55,12 @@ def step_numbers(sums: LossSums, tokens: int) -> list[float]:
         ]
     )
     slots = torch.cat([sums.slot_correct, sums.slot_scored]).double()
-    numbers: list[float] = torch.cat([scalars, slots]).tolist()
+    return Readback(torch.cat([scalars, slots]))
+
+
+def step_numbers(sums: Readback, tokens: int) -> list[float]:
+    """Return what is summed over the replicas, once `read_sums` has it."""
+    numbers = sums.tolist()
     return [*numbers[:TOKENS], float(tokens), *numbers[TOKENS:]]
 
 

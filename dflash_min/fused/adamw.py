@@ -98,6 +98,9 @@ class FusedAdamW:
     ) -> None:
         """Update by the gradients that were last given to `clip`, and forget them.
 
+        Nothing is updated if their norm was not finite, which need not be known yet where this is
+        called.
+
         Args:
             t: the number of this step, from 1.
             lr: learning rate.
@@ -161,7 +164,11 @@ class FusedAdamW:
         self._sizes_P = sizes_P
 
     def _table(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.tensor([tensor.data_ptr() for tensor in tensors]).to(self.device)
+        addresses = torch.tensor(
+            [tensor.data_ptr() for tensor in tensors], pin_memory=self.device.type == "cuda"
+        )
+        # From memory that is not pinned, a copy would wait for the whole backward.
+        return addresses.to(self.device, non_blocking=True)
 
 
 def fits(parameters: Sequence[Tensor]) -> bool:

@@ -135,8 +135,9 @@ def adamw_kernel(
     """Update one tile of one parameter: float32 state, bfloat16 gradient and parameter.
 
     Tables as in `sum_of_squares_kernel`, the first five of addresses. gradient_scale is a tensor of
-    one number; keep is 1 - lr * weight_decay, step_size lr / (1 - beta1 ** t) and root_correction
-    sqrt(1 - beta2 ** t), as in torch.optim.AdamW.
+    one number, and nothing is updated where that is not above 0; keep is 1 - lr * weight_decay,
+    step_size lr / (1 - beta1 ** t) and root_correction sqrt(1 - beta2 ** t), as in
+    torch.optim.AdamW.
     """
     tile = tl.program_id(0)
     tensor = tl.load(tensor_of_tile + tile)
@@ -146,15 +147,19 @@ def adamw_kernel(
     square = _elements(squares_P, tensor, at, tl.float32)
 
     g = tl.load(_elements(gradients_P, tensor, at, tl.bfloat16), mask=inside, other=0.0)
-    g = g.to(tl.float32) * tl.load(gradient_scale)
+    scale = tl.load(gradient_scale)
+    g = g.to(tl.float32) * scale
     p = tl.load(master, mask=inside, other=0.0) * keep
     m = tl.load(mean, mask=inside, other=0.0)
     v = tl.load(square, mask=inside, other=0.0)
     m += (g - m) * (1.0 - BETA1)
     v = v * BETA2 + g * g * (1.0 - BETA2)
     p -= step_size * m / (tl.sqrt(v) / root_correction + EPS)
-    tl.store(master, p, mask=inside)
-    tl.store(mean, m, mask=inside)
-    tl.store(square, v, mask=inside)
-    parameter = _elements(parameters_P, tensor, at, tl.bfloat16)
-    tl.store(parameter, p.to(tl.bfloat16), mask=inside)
+    # Of a norm that is infinite the scale is 0, and of one that is no number no number. In the mask
+    # of the stores it would hide that whole units are written.
+    if scale > 0.0:
+        tl.store(master, p, mask=inside)
+        tl.store(mean, m, mask=inside)
+        tl.store(square, v, mask=inside)
+        parameter = _elements(parameters_P, tensor, at, tl.bfloat16)
+        tl.store(parameter, p.to(tl.bfloat16), mask=inside)

@@ -3,6 +3,10 @@
 `create_block_mask` evaluates the mask for each query and key, Q * T booleans (8,192 * 11,264 at 512
 anchors and 3,072 tokens), and counts them tile by tile. Which tiles count follows from the smallest
 and the largest anchor among the blocks of a query tile; that is a few thousand numbers.
+
+Attention's kernels evaluate the mask in tiles of which a part is seen, and wait for what it loads:
+nothing is computed meanwhile. `attention.dflash_mask_mod` loads the number of blocks, and by it the
+query's anchor and whether its block is kept. Here a query's two bounds lie ready under its number.
 """
 
 from __future__ import annotations
@@ -10,12 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import torch
+import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask
-
-from dflash_min.attention import dflash_mask_mod
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dflash_min.attention import MaskMod
+
+_NOWHERE: Final = torch.iinfo(torch.int32).max
+"""A key that none is as far as."""
 
 TILE: Final = 128
 """Queries, and keys, in a tile: `create_block_mask`'s default."""
@@ -37,9 +45,37 @@ def block_mask(
         *partial,
         *full,
         BLOCK_SIZE=TILE,
-        mask_mod=dflash_mask_mod(anchors_BN, keep_BN, context_len, block_size),
+        mask_mod=mask_by_bounds(anchors_BN, keep_BN, context_len, block_size),
         seq_lengths=(queries, context_len + queries),
     )
+
+
+def mask_by_bounds(
+    anchors_BN: Tensor, keep_BN: Tensor, context_len: int, block_size: int
+) -> MaskMod:
+    """State what `attention.dflash_mask_mod` does by two numbers a query, in int32.
+
+    They are how many keys of the context it sees and which key its own block begins with. Numbers
+    of queries are filled up to whole tiles, since kernels evaluate those.
+    """
+    queries = anchors_BN.shape[1] * block_size
+
+    def by_query(bound_BN: Tensor, missing: int) -> Tensor:
+        bound_BQ = bound_BN.to(torch.int32).repeat_interleave(block_size, dim=1)
+        return F.pad(bound_BQ, (0, -queries % TILE), value=missing)
+
+    begins_N = context_len + torch.arange(0, queries, block_size, device=anchors_BN.device)
+    seen_BQ = by_query(torch.where(keep_BN, anchors_BN, 0).clamp(max=context_len), 0)
+    begin_BQ = by_query(torch.where(keep_BN, begins_N, _NOWHERE), _NOWHERE)
+
+    def mask_mod(
+        batch: Tensor, head: Tensor, q: Tensor, kv: Tensor, *, block_size: int = block_size
+    ) -> Tensor:
+        del head
+        behind = kv - begin_BQ[batch, q]
+        return (kv < seen_BQ[batch, q]) | ((behind >= 0) & (behind < block_size))
+
+    return mask_mod
 
 
 def seen_tiles(

@@ -25,7 +25,7 @@ BUDGETS_S = {
     "profile": 60,
     "plain": 45,
     "pieces": 90,
-    "options": 90,
+    "options": 120,
     "chunks": 45,
     "table": 120,
     "memory": 40,

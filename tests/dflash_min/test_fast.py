@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dflash_min
-from dflash_min.attention import build_block_mask
+from dflash_min.attention import build_block_mask, dense_mask
 from dflash_min.config import PIECES, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.fused.loss import fused_loss
@@ -67,6 +67,24 @@ def test_the_tiles_by_arithmetic_are_those_of_every_pair_evaluated(case) -> None
         for field in (name, count):
             assert torch.equal(getattr(mine, field), getattr(torchs, field)), field
             assert getattr(mine, field).dtype == getattr(torchs, field).dtype
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+@settings(max_examples=60, deadline=None)
+@given(masks())
+def test_two_bounds_a_query_say_what_it_sees(case) -> None:
+    anchors, _, context, slots = case
+    queries = anchors.shape[1] * slots
+    mask_mod = block_mask(*case, "cpu").mask_mod
+
+    def evaluated(queries: int) -> torch.Tensor:
+        row = torch.arange(len(anchors)).view(-1, 1, 1, 1)
+        q, kv = torch.arange(queries)[:, None], torch.arange(context + anchors.shape[1] * slots)
+        return mask_mod(row, torch.zeros_like(row), q, kv)
+
+    assert torch.equal(evaluated(queries), dense_mask(*case))
+    # Kernels evaluate whole tiles.
+    assert not evaluated(-(-queries // 128) * 128)[:, :, queries:].any()
 
 
 class Largest(TorchDispatchMode):

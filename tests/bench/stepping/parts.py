@@ -1,5 +1,7 @@
 """What is measured: each part yields (name, figures) as soon as a figure is known."""
 
+import itertools
+
 import torch
 from stepping.clock import GIB, by_kind, kernels
 from stepping.shapes import operations
@@ -8,27 +10,32 @@ from dflash_min.attention import attend_dense, dense_mask, plain_attention
 from dflash_min.config import PIECES
 from dflash_min.fused.mask import block_mask
 
+FORWARD = "fwd_BLOCK_M", "fwd_BLOCK_N", "fwd_num_stages", "fwd_num_warps"
+BACKWARD = (
+    *("bwd_BLOCK_M1", "bwd_BLOCK_N1", "bwd_BLOCK_M2", "bwd_BLOCK_N2"),
+    *("bwd_num_stages", "bwd_num_warps"),
+)
 KERNEL_OPTIONS = {
     "as torch has them": {},
-    "forward 128 x 128, 8 warps, 2 stages": {
-        "fwd_BLOCK_M": 128,
-        "fwd_BLOCK_N": 128,
-        "fwd_num_warps": 8,
-        "fwd_num_stages": 2,
+    **{
+        f"forward {m} x {n}, {stages} stages, {warps} warps": dict(
+            zip(FORWARD, (m, n, stages, warps), strict=True)
+        )
+        for m, n, stages, warps in (
+            *((128, 128, 2, 8), (128, 128, 3, 8), (128, 64, 4, 8)),
+            *((64, 128, 3, 4), (64, 64, 3, 4)),
+        )
     },
-    "forward 128 x 64, 4 warps": {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 4},
-    "forward 2 stages": {"fwd_num_stages": 2},
+    **{
+        f"backward {m1} x {n1}, {m2} x {n2}, {stages} stages, {warps} warps": dict(
+            zip(BACKWARD, (m1, n1, m2, n2, stages, warps), strict=True)
+        )
+        for m1, n1, m2, n2, stages, warps in (
+            *((64, 128, 128, 64, 2, 8), (64, 64, 64, 64, 2, 4)),
+            *((64, 64, 64, 64, 3, 4), (32, 64, 64, 32, 3, 4)),
+        )
+    },
     "scaled before": {"PRESCALE_QK": True},
-    "backward 64 x 64, 4 warps, 2 stages": {
-        "bwd_BLOCK_M1": 64,
-        "bwd_BLOCK_N1": 64,
-        "bwd_BLOCK_M2": 64,
-        "bwd_BLOCK_N2": 64,
-        "bwd_num_warps": 4,
-        "bwd_num_stages": 2,
-    },
-    "backward 2 stages": {"bwd_num_stages": 2},
-    "backward 4 warps": {"bwd_num_warps": 4},
     "TMA": {"USE_TMA": True},
 }
 
@@ -100,9 +107,8 @@ def profile(work, options):
 
 
 def options(work, options):
-    """Attention alone, forward and backward, with other tiles, warps and stages of its kernels."""
-    length = work.shape.lengths[0]
-    for name, chosen in KERNEL_OPTIONS.items():
+    """Attention alone, forward and backward, with other tiles, stages and warps of its kernels."""
+    for (name, chosen), length in itertools.product(KERNEL_OPTIONS.items(), work.shape.lengths):
         torch._dynamo.reset()
         attend = torch.compile(
             plain_attention(work.device, chosen), backend=work.resolved.backend, dynamic=False
@@ -110,9 +116,9 @@ def options(work, options):
         try:
             forward, both = attention_ms(work, attend, length, options)
         except Exception as error:  # noqa: BLE001  # an option that this torch or this GPU does not take
-            yield name, {"error": str(error).splitlines()[0][:120]}
+            yield f"{name}, S={length}", {"error": str(error).splitlines()[0][:120]}
             continue
-        yield name, {"forward_ms": forward, "backward_ms": both - forward}
+        yield f"{name}, S={length}", {"forward_ms": forward, "backward_ms": both - forward}
 
 
 def chunks(work, options):
