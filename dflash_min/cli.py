@@ -212,7 +212,7 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         spec,
         is_instance=lambda value: value is None or spec.is_instance(value),
         str_from_instance=lambda value: (
-            ["not set"] if value is None else spec.str_from_instance(value)
+            ["unset"] if value is None else spec.str_from_instance(value)
         ),
     )
 

@@ -63,7 +63,7 @@ def sizes(name: str) -> TargetSizes:
             TargetSizes,
         )
     except (msgspec.ValidationError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"--target {name}: {CONFIG_FILE}: {error}") from error
+        raise UsageError(f"--target hf:{name}: {CONFIG_FILE}: {error}") from error
 
 
 def dtype(name: str) -> Dtype:
@@ -88,7 +88,7 @@ def text_config(name: str) -> dict[str, Any]:
     config = _read(name, CONFIG_FILE)
     if config is None:
         raise UsageError(
-            f"--target {name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the Hub"
+            f"--target hf:{name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the Hub"
             " if that can be reached"
         )
     inner = config.get("text_config")
@@ -131,7 +131,7 @@ def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
         if chosen:
             return min(chosen)
     raise UsageError(
-        f"--target {name}: no mask or reserved token, and no row of the embedding without a "
+        f"--target hf:{name}: no mask or reserved token, and no row of the embedding without a "
         "token; name one with --mask-token-id"
     )
 
@@ -170,7 +170,7 @@ def _token_ids(name: str) -> dict[str, int]:
         added = [(token["content"], token["id"]) for token in tokenizer["added_tokens"]]
         return {str(text): int(index) for text, index in (*rows, *added)}
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UsageError(f"--target {name}: {_TOKENIZER_FILE} is of an unknown form") from error
+        raise UsageError(f"--target hf:{name}: {_TOKENIZER_FILE} is of an unknown form") from error
 
 
 def _numbered(vocab: list[Any]) -> list[tuple[Any, int]]:
@@ -189,7 +189,7 @@ def _first(config: dict[str, Any], keys: tuple[str, ...], name: str) -> int:
     for key in keys:
         if isinstance(config.get(key), int):
             return int(config[key])
-    raise UsageError(f"--target {name}: {CONFIG_FILE} has no {keys[0]}")
+    raise UsageError(f"--target hf:{name}: {CONFIG_FILE} has no {keys[0]}")
 
 
 def _read(name: str, file: str) -> dict[str, Any] | None:

@@ -168,11 +168,11 @@ def load(
         model, info = loader.from_pretrained(name, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UsageError(f"--target {name}: transformers cannot load it ({reason})") from error
+        raise UsageError(f"--target hf:{name}: transformers cannot load it ({reason})") from error
     if info["missing_keys"]:
         # Transformers makes weights up from the global random state and only warns.
         missing = sorted(info["missing_keys"])
-        raise UsageError(f"--target {name}: its files lack {len(missing)} weights: {missing[0]}")
+        raise UsageError(f"--target hf:{name}: its files lack {len(missing)} weights: {missing[0]}")
     return HfTarget(model.to(device), config)
 
 

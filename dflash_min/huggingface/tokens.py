@@ -37,12 +37,12 @@ class HfTokens:
                 more tokens than the embedding has rows.
         """
         if not tokenizer.is_fast:
-            raise UsageError(f"--target {name}: its tokenizer does not say where its tokens are")
+            raise UsageError(f"--target hf:{name}: its tokenizer does not say where its tokens are")
         if tokenizer.eos_token_id is None:
-            raise UsageError(f"--target {name}: its tokenizer has no token that ends a text")
+            raise UsageError(f"--target hf:{name}: its tokenizer has no token that ends a text")
         if len(tokenizer) > vocab:
             raise UsageError(
-                f"--target {name}: its tokenizer has {len(tokenizer)} tokens, its embedding "
+                f"--target hf:{name}: its tokenizer has {len(tokenizer)} tokens, its embedding "
                 f"{vocab} rows"
             )
         self._tokenizer = tokenizer
@@ -67,7 +67,7 @@ class HfTokens:
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise UsageError(
-                f"--target {name}: no tokenizer that can be used ({reason})"
+                f"--target hf:{name}: no tokenizer that can be used ({reason})"
             ) from error
         return cls(tokenizer, name, vocab=vocab, mask_token_id=mask_token_id)
 
@@ -126,7 +126,7 @@ class HfTokens:
             said = text.find(row["content"].strip(), len(before))
             if not text.startswith(before) or said < 0:
                 raise UsageError(
-                    f"{self.name}: its chat template does not keep message {index + 1}"
+                    f"--target hf:{self.name}: its chat template does not keep message {index + 1}"
                 )
             end = said + len(row["content"].strip())
             spans.append((len(before), end + self._closing(text[end:])))
@@ -138,7 +138,7 @@ class HfTokens:
         try:
             return str(self._tokenizer.apply_chat_template(rows, tokenize=False, **settings))
         except (TemplateError, ValueError) as error:
-            raise UsageError(f"{self.name}: its chat template says: {error}") from error
+            raise UsageError(f"--target hf:{self.name}: its chat template says: {error}") from error
 
     def _closing(self, text: str) -> int:
         """Return the length of the special token that the text begins with, 0 if with none."""

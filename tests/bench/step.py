@@ -11,6 +11,7 @@ runs the trainer itself on two GPUs.
 """
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -101,6 +102,8 @@ def shown(value):
         return f"{value['median']:.1f} ({value['min']:.1f}-{value['max']:.1f})"
     if isinstance(value, dict):
         return "".join(f"\n    {ms:8.3f}  {name[:110]}" for name, ms in value.items())
+    if isinstance(value, float) and math.isnan(value):
+        return "not measured"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
