@@ -24,7 +24,7 @@ EXPLANATION = Explanation(
         "Code below Python crashed or gave up. Known ways in which threads and `torch.compile` "
         "end so: `torch._dynamo.reset()` while another thread compiles or calls, CUDA graphs "
         '(`mode="reduce-overhead"`) used from several threads, and on a CUDA build without a GPU '
-        "the first compile in a thread that ends before another thread's."
+        "the first compile in a thread that ends before another thread's (CR320)."
     ),
     evidence="The signal that ended the process, as the parent saw it.",
     remedy=Remedy(

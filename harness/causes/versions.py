@@ -9,6 +9,18 @@ FX_FLAG_MASKED: Version = (2, 13)
 CONFIG_PER_THREAD: Version = (2, 12)
 IS_COMPILING_HELD: Version = (2, 13)
 MODE_MARKS_NO_CODE: Version = (2, 14)
+DEVICE_GUARD_REPLACED: Version = (2, 10)
+DEVICE_GUARD_KEPT: Version = (2, 12)
+
+
+def frees_device_guard(version: Version, cuda: str) -> bool:
+    """Whether a compile without a GPU leaves a device guard that is freed with its thread (CR320).
+
+    Args:
+        version: torch's (major, minor).
+        cuda: the CUDA or ROCm version that it was built for; empty for a CPU build.
+    """
+    return bool(cuda) and DEVICE_GUARD_REPLACED <= version < DEVICE_GUARD_KEPT
 
 
 def fx_flag(version: Version, name: str) -> str:

@@ -83,6 +83,9 @@ EXPECTED = {
     "swallowed_future": ("found", {"CR901"}, {"CR901"}),
     "handled_future": ("clean", set(), set()),
     "crash_in_compile": ("found", {"CR902"}, {"CR902"}),
+    "crash_after_compile+t211": ("found", {"CR902"}, {"CR902"}),
+    "device_guard_freed+t211": ("found", {"CR320"}, {"CR320"}),
+    "device_guard_freed+fixed": ("clean", set(), set()),
     "c08": ("found", {"CR307"}, {"CR307"}),
     "lock_order": ("found", {"CR307"}, {"CR307"}),
     "fork_while_compiling": ("found", {"CR313"}, {"CR313"}),
@@ -142,6 +145,7 @@ NEEDED = {
     "CR317": "lazy_import",
     "CR318": "dispatch_mode",
     "CR319": "cache_lookup",
+    "CR320": "device_guard_freed+t211",
     "CR401": "c05",
     "CR403": "limit_used_up",
     "CR404": "checkpoint_mismatch",
@@ -162,7 +166,7 @@ NEEDED = {
 # test_cuda_graph_rules.py and, for CR314, test_lock_and_import_rules.py.
 HAND_MADE = {"CR204", "CR314", "CR501", "CR502", "CR503", "CR504"}
 # What these observe is how the program ended, which is no event.
-OF_THE_END = {"CR306", "CR307", "CR502", "CR902", "CR903", "CR905", "CR906"}
+OF_THE_END = {"CR306", "CR307", "CR320", "CR502", "CR902", "CR903", "CR905", "CR906"}
 
 
 def shape_of(report):

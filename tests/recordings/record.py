@@ -32,6 +32,7 @@ SCENARIOS = {
     "checkpoint_mismatch": ("stance", "fixed"),
     "compiled_autograd": ("race", "locked"),
     "container_mutated": ("race", "copy"),
+    "device_guard_freed": ("ended", "warmed"),
     "fork_while_compiling": ("fork", "spawn"),
     "fx_traces_overlap": ("race", "locked"),
     "is_compiling_seen": ("race", "fixed"),
