@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from dflash_min.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_min.config import ModelConfig, SaveConfig, TrainConfig
-    from dflash_min.pretrain import PretrainConfig
+    from collections.abc import Mapping
+
+    from dflash_min.config import ModelConfig, PretrainConfig, SaveConfig, TrainConfig
 
 MOST: Final = 1 << 20
 """Sizes at most: what is typed by mistake is refused before memory is asked for."""
@@ -96,3 +97,23 @@ def check_saving(save: SaveConfig) -> None:
         for field in fields(save):
             if getattr(save, field.name) != field.default:
                 raise UsageError(f"--{field.name.replace('_', '-')} needs --out")
+
+
+def check_mask_token(index: int, vocab: int, meanings: Mapping[str, int]) -> None:
+    """Refuse a mask token that is no row of the embedding, or has a meaning of its own.
+
+    Args:
+        index: the id.
+        vocab: rows of the embedding.
+        meanings: ids with a meaning, by name.
+
+    Raises:
+        UsageError: saying which of the two it is.
+    """
+    if index < 0:
+        raise UsageError(f"--mask-token-id must be at least 0, got {index}")
+    if index >= vocab:
+        raise UsageError(f"--mask-token-id must be below the target's {vocab} ids, got {index}")
+    for meaning, other in meanings.items():
+        if index == other:
+            raise UsageError(f"--mask-token-id {index} is the target's {meaning} token")

@@ -21,8 +21,10 @@ NestedFx = Literal["error", "fallback"]
 Preset = Literal["incident", "fast"]
 Dtype = Literal["float32", "bfloat16"]
 
-PIECES: Final = ("mask", "layers", "loss", "optimizer")
+PIECES: Final = ("mask", "layers", "loss", "optimizer", "exchange")
 """What can be fused (see `dflash_min.fused`)."""
+FAST: Final = ("mask", "layers", "loss", "optimizer")
+"""What `--preset fast` fuses."""
 
 # Tokens 0..255 are bytes; what text cannot say has ids of its own.
 MASK_TOKEN: Final = 256
@@ -117,14 +119,14 @@ class TrainConfig:
     activation_checkpointing: bool = True
     """Recompute each drafter layer in the backward; fused layers never are."""
     preset: Preset = "incident"
-    """incident: the structure in which races of compilation occur. fast: bfloat16 and every fused
-    piece. --dtype and --fused outrank it."""
+    """incident: the structure in which races of compilation occur. fast: bfloat16 and the fused
+    pieces but exchange. --dtype and --fused outrank it."""
     dtype: Dtype | None = None
     """Of weights and activations (float32, fast bfloat16); float32 masters of bfloat16 weights are
     what is trained."""
     fused: tuple[str, ...] | None = None
-    """Pieces of a step to fuse, of mask, layers, loss and optimizer, which needs --dtype bfloat16;
-    none turns all off (none, fast all)."""
+    """Pieces of a step to fuse, of mask, layers, loss, optimizer, which needs --dtype bfloat16, and
+    exchange; none turns all off (none, fast all but exchange)."""
 
     steps: int = 12
     """Optimiser steps."""
@@ -188,3 +190,49 @@ class SaveConfig:
     """Newest checkpoints to keep."""
     resume: bool = False
     """Go on from the newest whole checkpoint in --out, to the same bits as without a break."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Settings of the built-in target's training. Unset ones are chosen by device."""
+
+    out: Path
+    """Folder to save the target in; it must not be there, or be empty."""
+    minutes: float | None = None
+    """Length of the training (5, if --steps is not given)."""
+    steps: int | None = None
+    """Length of the training in steps: equal seeds then give equal weights."""
+    data: tuple[Path, ...] | None = None
+    """UTF-8 text or .jsonl files, as for dflash_min.train; Python's own sources if not given."""
+    device: DeviceChoice = "auto"
+    """auto takes a GPU if there is one."""
+    threads: int | None = None
+    """CPU threads, each with a share of every batch (one for each core, at most 8)."""
+    seed: int = 0
+    """Seed of weights and text windows."""
+
+    seq_len: int | None = None
+    """Bytes in a window (CPU 256, GPU 1024)."""
+    batch_size: int | None = None
+    """Windows in a batch (CPU 8, GPU 32)."""
+    lr: float | None = None
+    """Peak learning rate of AdamW (CPU 3e-3, GPU 1e-3); a cosine to 0 over the whole training."""
+    lr_warmup: float = 0.03
+    """Share of the training over which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of the layers' matrices."""
+    eval_batches: int = 8
+    """Batches of held-out text for bits per byte."""
+
+    hidden: int | None = None
+    """Width (CPU 128, GPU 512)."""
+    heads: int | None = None
+    """Query heads (CPU 4, GPU 8)."""
+    kv_heads: int | None = None
+    """Key and value heads (2)."""
+    head_dim: int | None = None
+    """Width of a head (CPU 32, GPU 64)."""
+    mlp: int | None = None
+    """Inner width of the MLPs (CPU 384, GPU 1536)."""
+    target_layers: int = 6
+    """Decoder layers."""

@@ -19,6 +19,7 @@ from dflash_min import cli
 from dflash_min.command import command
 from dflash_min.config import ModelConfig
 from dflash_min.errors import SaveError, UsageError
+from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_KEYS, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,23 +31,9 @@ if TYPE_CHECKING:
 
 PROG: Final = "dflash_min.export"
 ARCHITECTURE: Final = "DFlashDraftModel"
-CONFIG_FILE: Final = "config.json"
-WEIGHTS_FILE: Final = "model.safetensors"
 
 _POSITIONS: Final = 40960
 """Qwen3's longest text, which the format has a key for and the drafter does not depend on."""
-_NAMES: Final = {
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "mlp": "intermediate_size",
-    "layers": "num_hidden_layers",
-    "target_layers": "num_target_layers",
-    "block_size": "block_size",
-    "vocab": "vocab_size",
-    "rms_eps": "rms_norm_eps",
-}
 
 
 @dataclass(frozen=True)
@@ -146,7 +133,7 @@ def to_config(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "qwen3",
-        **{key: getattr(config, field) for field, key in _NAMES.items()},
+        **{key: getattr(config, field) for field, key in DRAFTER_KEYS.items()},
         "dflash_config": {
             "mask_token_id": config.mask_token_id,
             "target_layer_ids": list(config.taps),
@@ -182,7 +169,7 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         own = raw["dflash_config"]
-        values = {field: raw[key] for field, key in _NAMES.items()}
+        values = {field: raw[key] for field, key in DRAFTER_KEYS.items()}
         config = msgspec.convert(
             {
                 **values,

@@ -21,6 +21,7 @@ from dflash_min.command import command
 from dflash_min.config import Dtype  # noqa: TC001  # the command line again
 from dflash_min.environment import check_torch, visible_gpus, within_memory
 from dflash_min.errors import UsageError
+from dflash_min.huggingface.form import CONFIG_FILE
 from dflash_min.layout import DeviceChoice, pick_device
 from dflash_min.targets import choice as targets
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from dflash_min.decoding.speculate import Decoding
     from dflash_min.model import Drafter
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
     from dflash_min.tokens import Tokens
 
 PROG: Final = "dflash_min.generate"
@@ -148,7 +149,7 @@ def _drafter(config: GenerateConfig) -> tuple[Drafter, str, int]:
     from dflash_min.model import Drafter
     from dflash_min.saving import checkpoint
 
-    if (config.checkpoint / export.CONFIG_FILE).exists():
+    if (config.checkpoint / CONFIG_FILE).exists():
         if not config.target:
             raise UsageError(f"{config.checkpoint}: an exported drafter needs --target")
         return export.load(config.checkpoint), config.target, 0

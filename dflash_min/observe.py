@@ -1,4 +1,4 @@
-"""What the trainer tells whoever looks on: its phases and its steps.
+"""What the trainer tells whoever looks on: its phases, its steps, and its threads' waits.
 
 A caller sets an observer before training; until then nothing is told to nobody. Errors are not told
 here: they leave the trainer as the exceptions that they are.
@@ -7,10 +7,16 @@ here: they leave the trainer as the exceptions that they are.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+Awaited = Literal["room", "batch", "drafters"]
+"""What a thread waits for: a target for room in a queue, a drafter for a batch, or for the other
+drafters, before gradients are averaged and after the step."""
+
+_NOTHING: Final = contextlib.nullcontext()
 
 
 class Observer(Protocol):
@@ -24,14 +30,22 @@ class Observer(Protocol):
         """Note that the calling drafter thread has finished a step on `tokens` tokens of text."""
         ...
 
+    def waiting(self, what: Awaited) -> AbstractContextManager[None]:
+        """Return a context that lasts as long as the calling thread waits for another."""
+        ...
+
 
 class _Nobody:
     def phase(self, name: str) -> AbstractContextManager[None]:
         del name
-        return contextlib.nullcontext()
+        return _NOTHING
 
     def step(self, step: int, tokens: int, seconds: float) -> None:
         pass
+
+    def waiting(self, what: Awaited) -> AbstractContextManager[None]:
+        del what
+        return _NOTHING
 
 
 _observer: Observer = _Nobody()
@@ -51,3 +65,8 @@ def phase(name: str) -> AbstractContextManager[None]:
 def step(step: int, tokens: int, seconds: float) -> None:
     """Tell of a finished step of the calling drafter thread."""
     _observer.step(step, tokens, seconds)
+
+
+def waiting(what: Awaited) -> AbstractContextManager[None]:
+    """Return the context of the calling thread's wait. It is entered even if there is none."""
+    return _observer.waiting(what)

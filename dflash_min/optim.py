@@ -1,15 +1,15 @@
-"""AdamW, its learning rate over the steps, and one gradient for all replicas."""
+"""AdamW, with the learning rate of each step."""
 
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dflash_min.errors import NotFiniteError, Stopped
+from dflash_min.errors import NotFiniteError
 from dflash_min.fused.adamw import FusedAdamW, fits
+from dflash_min.lr import lr_share
 from dflash_min.readback import Readback
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from dflash_min.resolve import Resolved
-
-
-def lr_share(step: int, steps: int, warmup: float) -> float:
-    """Return the share of the peak learning rate at a step (from 0): linear rise, cosine to 0.
-
-    This is the schedule of the DFlash paper (arXiv 2602.06036, A.1), where `warmup` is 0.04.
-    """
-    rise = math.ceil(warmup * steps)
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
 
 
 class Optimizer:
@@ -149,126 +138,3 @@ class Optimizer:
 def _check_finite(norm: float, step: int) -> None:
     if not math.isfinite(norm):
         raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {norm}")
-
-
-class Accumulator:
-    """Adds up a replica's gradients over several backwards in float32, and rounds the sum once.
-
-    Autograd adds in the gradients' own dtype: in bfloat16 what is less than 1/256 of the sum so far
-    is lost. Gradients in float32 are left to autograd.
-    """
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        """Take the parameters, on whose device the sums are kept."""
-        self._parameters = [p for p in parameters if p.dtype.itemsize < torch.float32.itemsize]
-        self._sums: list[Tensor | None] = [None] * len(self._parameters)
-
-    def add(self) -> None:
-        """Take over what a backward has left in the parameters' gradients."""
-        for i, p in enumerate(self._parameters):
-            if p.grad is not None:
-                total = self._sums[i]
-                self._sums[i] = p.grad.float() if total is None else total.add_(p.grad)
-                p.grad = None
-
-    def finish(self) -> None:
-        """Make the sums the parameters' gradients, and forget them."""
-        for i, p in enumerate(self._parameters):
-            total, self._sums[i] = self._sums[i], None
-            p.grad = None if total is None else total.to(p.dtype)
-
-
-class Average:
-    """Gives every replica the gradient that one replica would have on all their batches.
-
-    Each replica differentiates its sum of weighted token losses, not the mean: replicas with more
-    weight then count for more, as in the summed batch. All replicas add the sums in rank order and
-    divide by the summed weight, unless the optimiser does, so that they get equal bits where their
-    devices are of one kind.
-
-    On CUDA, reading another thread's gradients needs no event: all threads use each device's
-    default stream, a copy between devices runs in both, and the meeting orders the launches.
-    """
-
-    def __init__(self, replicas: int, *, mean: bool = True) -> None:
-        """Prepare for so many replicas.
-
-        Args:
-            replicas: how many meet.
-            mean: whether to divide by the summed weight. Without it one replica's gradients are
-                left as they are, and not even copied.
-        """
-        self._mean = mean
-        self._barrier = threading.Barrier(replicas)
-        self._lock = threading.Lock()
-        self._read = 0
-        self._grads: list[list[Tensor]] = [[] for _ in range(replicas)]
-        self._sums: list[tuple[float, ...]] = [() for _ in range(replicas)]
-
-    def gather(
-        self, rank: int, parameters: Sequence[Parameter], sums: tuple[float, ...]
-    ) -> tuple[float, ...]:
-        """Wait for all replicas, then replace this one's gradients by the averaged ones.
-
-        Args:
-            rank: which replica the calling thread is.
-            parameters: its parameters, in the order that all replicas share.
-            sums: numbers to be summed over the replicas; the first is the weight of its batch.
-
-        Returns:
-            `sums` summed over the replicas.
-
-        Raises:
-            Stopped: after `abort`.
-        """
-        self._grads[rank] = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        self._sums[rank] = sums
-        self.meet()
-        totals = tuple(sum(column) for column in zip(*self._sums, strict=True))
-        for p, *grads in zip(parameters, *self._grads, strict=True):
-            p.grad = _ordered_sum(grads, p.device)
-            if self._mean:
-                # A batch without a single label has weight 0 and gradient 0.
-                p.grad.div_(totals[0] or 1.0)
-        self._forget_when_all_have_read()
-        return totals
-
-    def meet(self) -> None:
-        """Wait until all replicas are here: with their gradients made, or with their step done.
-
-        The second keeps the sums of a step until all have read them. And no replica steps while
-        another compiles in its next forward: torch's AdamW branches on
-        `torch.compiler.is_compiling()`, which from torch 2.13 on is true in every thread while one
-        compiles.
-
-        Raises:
-            Stopped: after `abort`.
-        """
-        try:
-            self._barrier.wait()
-        except threading.BrokenBarrierError:
-            raise Stopped from None
-
-    def abort(self) -> None:
-        """End every wait, present and future, with `Stopped`."""
-        self._barrier.abort()
-
-    def _forget_when_all_have_read(self) -> None:
-        """Let go of what the last reader has read: the next gradients want its memory."""
-        with self._lock:
-            self._read = (self._read + 1) % len(self._grads)
-            if self._read == 0:
-                self._grads = [[] for _ in self._grads]
-
-
-def _ordered_sum(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Add in float32 or wider, and round once."""
-    first, *rest = tensors
-    if not rest:
-        return first
-    # Of two numbers the sum in bfloat16 is the rounded sum in float32.
-    wide = first.dtype if len(rest) == 1 else torch.promote_types(first.dtype, torch.float32)
-    total = first.to(device, wide) + rest[0].to(device)
-    for tensor in rest[1:]:
-        total += tensor.to(device)
-    return total.to(first.dtype)

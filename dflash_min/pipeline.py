@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
 import threading
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch._dynamo import config as dynamo_config
 
 from dflash_min import observe
+from dflash_min.batches import training_batch
+from dflash_min.channel import Channel
 from dflash_min.dealing import made_by, maker, taken_by
 from dflash_min.errors import NotFiniteError, Stopped
-from dflash_min.optim import Accumulator, Average
-from dflash_min.replica import training_batch
+from dflash_min.fused.exchange import Exchange
+from dflash_min.gradients import Accumulator, Average
 from dflash_min.step_report import LOSS, TOKENS, WEIGHT, read_sums, step_numbers, step_report
 from dflash_min.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dflash_min.batches import Batch
     from dflash_min.data import Text
     from dflash_min.optim import Optimizer
-    from dflash_min.replica import Batch, Replica
+    from dflash_min.replica import Replica
     from dflash_min.resolve import Resolved
     from dflash_min.step_report import StepReport
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
 
-_T = TypeVar("_T")
 _Mail = threading.Thread | Literal["stop", "failed"]
 """The first is a thread that ends."""
 
@@ -43,50 +45,6 @@ PATIENCE_S: Final = 60.0
 that fails later, at the end of a compile for example, tells what else was wrong."""
 _STEP_SHARE: Final = 0.8
 """Of the time for a stop, for the step; the rest is for updates that have begun by then."""
-
-
-class Channel(Generic[_T]):
-    """A bounded queue from one thread to another, which a third can stop."""
-
-    def __init__(self, depth: int) -> None:
-        self._items: deque[_T] = deque()
-        self._depth = depth
-        self._changed = threading.Condition()
-        self._stopped = False
-
-    def put(self, item: _T) -> None:
-        """Append an item, waiting for room.
-
-        Raises:
-            Stopped: after `stop`.
-        """
-        with self._changed:
-            self._wait_for(lambda: len(self._items) < self._depth)
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def get(self) -> _T:
-        """Take the oldest item, waiting for one.
-
-        Raises:
-            Stopped: after `stop`.
-        """
-        with self._changed:
-            self._wait_for(lambda: bool(self._items))
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
-
-    def stop(self) -> None:
-        """End every wait, present and future, with `Stopped`."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: self._stopped or ready())
-        if self._stopped:
-            raise Stopped
 
 
 def enter_thread(device: torch.device, resolved: Resolved) -> None:
@@ -151,7 +109,10 @@ class Pipeline:
         self._start = start
         self._grace_s = grace_s
         self._patience_s = patience_s
-        self._average = Average(len(replicas), mean=not optimizers[0].divides)
+        self._exchange = _exchange(resolved, replicas)
+        self._average = Average(
+            len(replicas), mean=not optimizers[0].divides, exchange=self._exchange
+        )
         self._updates = Updates(len(replicas), start)
         self._channels: list[list[Channel[Batch]]] = [
             [Channel(resolved.queue_depth) for _ in targets] for _ in replicas
@@ -177,16 +138,17 @@ class Pipeline:
             *(self._thread(f"target-{i}", self._produce, i) for i in range(len(self._targets))),
             *(self._thread(f"drafter-{i}", self._train, i) for i in range(len(self._replicas))),
         ]
-        try:
-            for thread in self._threads:
-                thread.start()
-            self._wait_for_all(math.inf)
-        except BaseException:
-            # Ctrl-C, or a thread that could not start.
-            until = time.monotonic() + self._grace_s
-            self._halt(until)
-            self._wait_for_all(until, halted=True)
-            raise
+        with self._exchange or contextlib.nullcontext():
+            try:
+                for thread in self._threads:
+                    thread.start()
+                self._wait_for_all(math.inf)
+            except BaseException:
+                # Ctrl-C, or a thread that could not start.
+                until = time.monotonic() + self._grace_s
+                self._halt(until)
+                self._wait_for_all(until, halted=True)
+                raise
         if self._errors:
             raise self._failure()
 
@@ -277,7 +239,8 @@ class Pipeline:
         for number in made_by(resolved, index, self._start):
             step, rank, micro = resolved.batch_place(number)
             batch = training_batch(resolved, self._text, target, step, rank, micro=micro)
-            self._channels[rank][index].put(batch)
+            with observe.waiting("room"):
+                self._channels[rank][index].put(batch)
 
     def _train(self, rank: int) -> None:
         resolved, replica = self._resolved, self._replicas[rank]
@@ -304,7 +267,8 @@ class Pipeline:
         parts = []
         gradients = Accumulator(replica.parameters if resolved.accumulate > 1 else ())
         for number in taken_by(resolved, rank, step):
-            batch = self._channels[rank][maker(resolved, number)].get()
+            with observe.waiting("batch"):
+                batch = self._channels[rank][maker(resolved, number)].get()
             sums = replica.forward(batch)
             found = read_sums(sums)
             sums.weighted_sum.backward()  # type: ignore[no-untyped-call]
@@ -324,6 +288,20 @@ class Pipeline:
             f"the loss is {loss} in step {step + 1}, thread drafter-{rank}, batch {number} "
             f"({length} tokens of the training text from token {', '.join(map(str, starts))} on)"
         )
+
+
+def _exchange(resolved: Resolved, replicas: Sequence[Replica]) -> Exchange | None:
+    """Return what sends gradients during the backward, if that is asked for and of any use.
+
+    Sums over several batches of a step are not made before the last backward has ended; replicas
+    on one GPU read each other's gradients where they are.
+    """
+    gpus = [replica.device for replica in replicas if replica.device.type == "cuda"]
+    apart = len(set(gpus)) == len(gpus)
+    wanted = "exchange" in resolved.fused and len(replicas) > 1
+    if not (wanted and apart and resolved.accumulate == 1):
+        return None
+    return Exchange([replica.parameters for replica in replicas])
 
 
 def _seconds_to(until: float) -> float | None:

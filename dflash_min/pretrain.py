@@ -6,20 +6,20 @@ TARGET`. It learns to predict the next byte; nothing is downloaded.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path  # noqa: TC003  # the command line is built from the annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from dflash_min import cli, stopping
 from dflash_min.bounds import MOST, check_bounds, check_heads, shared_bounds
 from dflash_min.command import command
-from dflash_min.config import ModelConfig
+from dflash_min.config import ModelConfig, PretrainConfig
 from dflash_min.environment import check_torch, cpu_threads, visible_gpus, within_memory
 from dflash_min.errors import MemoryLimitError, NotFiniteError, SaveError, UsageError
-from dflash_min.layout import DeviceChoice, DeviceType, pick_device
+from dflash_min.layout import DeviceType, pick_device
 from dflash_min.saving import durable
+from dflash_min.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,72 +35,26 @@ _SMALLER: Final = "--batch-size, --seq-len or sizes of the model"
 
 
 @dataclass(frozen=True)
-class PretrainConfig:
-    """Settings of the built-in target's training. Unset ones are chosen by device."""
+class _ByDevice:
+    """The settings that, unset, are chosen by device."""
 
-    out: Path
-    """Folder to save the target in; it must not be there, or be empty."""
-    minutes: float | None = None
-    """Length of the training (5, if --steps is not given)."""
-    steps: int | None = None
-    """Length of the training in steps: equal seeds then give equal weights."""
-    data: tuple[Path, ...] | None = None
-    """UTF-8 text or .jsonl files, as for dflash_min.train; Python's own sources if not given."""
-    device: DeviceChoice = "auto"
-    """auto takes a GPU if there is one."""
-    threads: int | None = None
-    """CPU threads, each with a share of every batch (one for each core, at most 8)."""
-    seed: int = 0
-    """Seed of weights and text windows."""
-
-    seq_len: int | None = None
-    """Bytes in a window (CPU 256, GPU 1024)."""
-    batch_size: int | None = None
-    """Windows in a batch (CPU 8, GPU 32)."""
-    lr: float | None = None
-    """Peak learning rate of AdamW (CPU 3e-3, GPU 1e-3); a cosine to 0 over the whole training."""
-    lr_warmup: float = 0.03
-    """Share of the training over which the learning rate rises."""
-    weight_decay: float = 0.1
-    """Decoupled weight decay of the layers' matrices."""
-    eval_batches: int = 8
-    """Batches of held-out text for bits per byte."""
-
-    hidden: int | None = None
-    """Width (CPU 128, GPU 512)."""
-    heads: int | None = None
-    """Query heads (CPU 4, GPU 8)."""
-    kv_heads: int | None = None
-    """Key and value heads (2)."""
-    head_dim: int | None = None
-    """Width of a head (CPU 32, GPU 64)."""
-    mlp: int | None = None
-    """Inner width of the MLPs (CPU 384, GPU 1536)."""
-    target_layers: int = 6
-    """Decoder layers."""
+    seq_len: int
+    batch_size: int
+    lr: float
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
 
 
-_DEFAULTS: Final[dict[DeviceType, dict[str, Any]]] = {
-    "cpu": {
-        "seq_len": 256,
-        "batch_size": 8,
-        "lr": 3e-3,
-        "hidden": 128,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 32,
-        "mlp": 384,
-    },
-    "cuda": {
-        "seq_len": 1024,
-        "batch_size": 32,
-        "lr": 1e-3,
-        "hidden": 512,
-        "heads": 8,
-        "kv_heads": 2,
-        "head_dim": 64,
-        "mlp": 1536,
-    },
+_DEFAULTS: Final[dict[DeviceType, _ByDevice]] = {
+    "cpu": _ByDevice(
+        seq_len=256, batch_size=8, lr=3e-3, hidden=128, heads=4, kv_heads=2, head_dim=32, mlp=384
+    ),
+    "cuda": _ByDevice(
+        seq_len=1024, batch_size=32, lr=1e-3, hidden=512, heads=8, kv_heads=2, head_dim=64, mlp=1536
+    ),
 }
 
 
@@ -187,23 +141,31 @@ def _build(config: PretrainConfig) -> Pretraining:
     from dflash_min.targets.pretraining import Pretraining
 
     device = pick_device(config.device, frozenset(), visible_gpus())
-    recipe = _recipe(config, device)
+    chosen = _chosen(config, device)
+    recipe = _recipe(config, chosen)
     text = Text.load(config.data or (), config.seed, recipe.seq_len + 1)
     if not text.holds_out:
         raise UsageError("there is too little text to hold some out for bits per byte")
-    return Pretraining(_model(config, device), text, recipe, device)
+    return Pretraining(_model(config, chosen), text, recipe, device)
 
 
-def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
+def _chosen(config: PretrainConfig, device: DeviceType) -> _ByDevice:
+    given = {each.name: getattr(config, each.name) for each in fields(_ByDevice)}
+    return replace(
+        _DEFAULTS[device], **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def _recipe(config: PretrainConfig, chosen: _ByDevice) -> Recipe:
     from dflash_min.targets.pretraining import Recipe
 
     minutes = _MINUTES if config.minutes is None else config.minutes
     return Recipe(
         steps=config.steps,
         seconds=60 * minutes if config.steps is None else None,
-        seq_len=_chosen(config, device, "seq_len"),
-        batch_size=_chosen(config, device, "batch_size"),
-        lr=_chosen(config, device, "lr"),
+        seq_len=chosen.seq_len,
+        batch_size=chosen.batch_size,
+        lr=chosen.lr,
         lr_warmup=config.lr_warmup,
         weight_decay=config.weight_decay,
         eval_batches=config.eval_batches,
@@ -213,20 +175,20 @@ def _recipe(config: PretrainConfig, device: DeviceType) -> Recipe:
     )
 
 
-def _model(config: PretrainConfig, device: DeviceType) -> ModelConfig:
-    sizes = {
-        name: _chosen(config, device, name)
-        for name in ("hidden", "heads", "kv_heads", "head_dim", "mlp")
-    }
-    # The drafter's own: a target by itself has neither taps nor blocks to speak of.
-    model = ModelConfig(**sizes, target_layers=config.target_layers, layers=1, block_size=2)
+def _model(config: PretrainConfig, chosen: _ByDevice) -> ModelConfig:
+    # Layers and blocks are the drafter's: a target by itself has neither taps nor blocks.
+    model = ModelConfig(
+        hidden=chosen.hidden,
+        heads=chosen.heads,
+        kv_heads=chosen.kv_heads,
+        head_dim=chosen.head_dim,
+        mlp=chosen.mlp,
+        target_layers=config.target_layers,
+        layers=1,
+        block_size=2,
+    )
     check_heads(model)
     return model
-
-
-def _chosen(config: PretrainConfig, device: DeviceType, name: str) -> Any:  # noqa: ANN401
-    said = getattr(config, name)
-    return _DEFAULTS[device][name] if said is None else said
 
 
 def _save(config: PretrainConfig, pretraining: Pretraining, display: Display) -> str:
@@ -257,12 +219,12 @@ def _save(config: PretrainConfig, pretraining: Pretraining, display: Display) ->
 
 
 class Display:
-    """Reports steps on stderr: a line rewritten on a terminal, elsewhere one an evaluation."""
+    """Reports steps on stderr, and keeps the last one and those that were evaluated."""
 
     def __init__(self) -> None:
         self.last: Progress | None = None
         self.evaluations: list[Progress] = []
-        self._live = sys.stderr.isatty()
+        self._line = StatusLine()
 
     @property
     def bits(self) -> float | None:
@@ -275,23 +237,15 @@ class Display:
         if progress.bits_per_byte is not None:
             self.evaluations.append(progress)
         held_out = "" if self.bits is None else f"  {self.bits:.3f} bits per byte held out"
-        line = (
+        self._line.update(
             f"{progress.share:4.0%}  step {progress.step}  loss {progress.loss:.4f}{held_out}  "
-            f"{progress.tokens / progress.seconds:,.0f} tokens/s"
+            f"{progress.tokens / progress.seconds:,.0f} tokens/s",
+            due=progress.bits_per_byte is not None,
         )
-        if self._live:
-            self._show(f"\r{line}\x1b[K")
-        elif progress.bits_per_byte is not None:
-            self._show(f"{line}\n")
 
     def end(self) -> None:
         """Leave the rewritten line."""
-        if self._live and self.last is not None:
-            self._show("\n")
-
-    def _show(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is gone takes no training along
-            print(text, end="", file=sys.stderr, flush=True)
+        self._line.end()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from dflash_min.data import Text
     from dflash_min.decoding.speculate import Sampler
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
     from dflash_min.tokens import Tokens
 
 PROG: Final = "dflash_min.regenerate"

@@ -1,16 +1,13 @@
-"""One replica of the drafter, the batches it takes, and what it does with one."""
+"""One replica of the drafter, and what it does with a batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch.nn import functional as F
 
 from dflash_min import blocks
 from dflash_min.attention import attend_dense, build_block_mask, dense_mask
-from dflash_min.data import seeded
 from dflash_min.fused.layers import FusedDrafter, padded
 from dflash_min.fused.loss import fused_loss
 from dflash_min.fused.mask import block_mask
@@ -21,99 +18,11 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
     from dflash_min.attention import Attend, CompiledAttention
-    from dflash_min.data import Text
+    from dflash_min.batches import Batch
     from dflash_min.loss import LossSums
     from dflash_min.model import Drafter
     from dflash_min.resolve import Resolved
-    from dflash_min.targets.choice import TargetModel
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a drafter's step needs, on the drafter's device. Shapes: see the legend in model.py."""
-
-    step: int
-    tokens: int
-    """Tokens of text, without padding."""
-    input_ids_BS: Tensor
-    loss_mask_BS: Tensor
-    anchors_BN: Tensor
-    keep_BN: Tensor
-    features_BSF: Tensor
-
-
-def training_batch(
-    resolved: Resolved, text: Text, target: TargetModel, step: int, rank: int, *, micro: int = 0
-) -> Batch:
-    """Make a batch of one drafter's step: text, anchors, and the target's features.
-
-    It depends on the seed and the three numbers only; no global random state is used.
-
-    Args:
-        resolved: the run.
-        text: where the windows come from.
-        target: the calling thread's own.
-        step: from 0.
-        rank: which drafter the batch is for.
-        micro: which of the batches of its step it is.
-    """
-    number = resolved.batch_number(step, rank, micro)
-    length = resolved.length(step)
-    input_ids_BS, loss_mask_BS = text.batch(
-        number, length, resolved.batch_size, resolved.padded_length(length)
-    )
-    generator = torch.Generator().manual_seed(seeded(resolved.seed, "anchors", number))
-    anchors_BN, keep_BN = blocks.sample_anchors(
-        loss_mask_BS, resolved.anchor_count(length), generator
-    )
-    device = torch.device(resolved.layout.drafters[rank])
-    return with_features(
-        target, device, step, length, (input_ids_BS, loss_mask_BS, anchors_BN, keep_BN)
-    )
-
-
-def held_out_batch(
-    resolved: Resolved, text: Text, target: TargetModel, number: int, device: torch.device
-) -> Batch:
-    """Make batch `number` of held-out text, the same in every evaluation of a run."""
-    length = resolved.length(number)
-    input_ids_BS, loss_mask_BS = text.held_out_batch(number, length, resolved.batch_size)
-    generator = torch.Generator().manual_seed(seeded(resolved.seed, "held out", number))
-    anchors_BN, keep_BN = blocks.sample_anchors(
-        loss_mask_BS, resolved.anchor_count(length), generator
-    )
-    return with_features(
-        target, device, number, length, (input_ids_BS, loss_mask_BS, anchors_BN, keep_BN)
-    )
-
-
-def with_features(
-    target: TargetModel,
-    device: torch.device,
-    step: int,
-    length: int,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-) -> Batch:
-    """Run the target on token ids and put everything on the drafter's device.
-
-    Args:
-        target: whose features are taken.
-        device: the drafter's.
-        step: from 0.
-        length: tokens of text in a sequence.
-        tensors: input_ids_BS, loss_mask_BS, anchors_BN and keep_BN, anywhere.
-    """
-    input_ids_BS, loss_mask_BS, anchors_BN, keep_BN = tensors
-    features_BSF = target.features(input_ids_BS.to(target.embed_VD.device))
-    return Batch(
-        step=step,
-        tokens=input_ids_BS.shape[0] * length,
-        input_ids_BS=input_ids_BS.to(device),
-        loss_mask_BS=loss_mask_BS.to(device),
-        anchors_BN=anchors_BN.to(device),
-        keep_BN=keep_BN.to(device),
-        features_BSF=features_BSF.to(device),
-    )
+    from dflash_min.targets.interface import TargetModel
 
 
 class Replica:

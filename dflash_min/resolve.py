@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dflash_min import tokens
 from dflash_min.bounds import MOST, check_heads, check_numbers
-from dflash_min.config import PIECES, ModelConfig
+from dflash_min.config import FAST, PIECES, ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.layout import deal, pick_device
 from dflash_min.targets import choice as targets
@@ -193,7 +193,7 @@ def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
     """Return the dtype and the fused pieces, which a preset chooses where the user has not."""
     fast = config.preset == "fast"
     dtype: Dtype = _or(config.dtype, "bfloat16" if fast else "float32")
-    fused = _or(config.fused, PIECES if fast else ())
+    fused = _or(config.fused, FAST if fast else ())
     if fused == ("none",):
         fused = ()
     for piece in fused:

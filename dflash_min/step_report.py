@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dflash_min.loss import LossSums
-from dflash_min.optim import lr_share
+from dflash_min.lr import lr_share
 from dflash_min.readback import Readback
 
 if TYPE_CHECKING:

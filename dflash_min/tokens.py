@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dflash_min.bounds import check_mask_token
 from dflash_min.config import END_TOKEN, MASK_TOKEN, PAD_TOKEN, ROLE_TOKENS, VOCAB_SIZE
 from dflash_min.errors import UsageError
 from dflash_min.targets import choice as targets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dflash_min.config import ModelConfig
-    from dflash_min.resolve import Resolved
 
 
 class Tokens(Protocol):
@@ -125,35 +125,6 @@ def mask_token_id(target: str, vocab: int, wanted: int | None) -> int:
     meanings = {"padding": PAD_TOKEN, "end": END_TOKEN, **ROLE_TOKENS}
     check_mask_token(wanted, vocab, meanings)
     return wanted
-
-
-def check_mask_token(index: int, vocab: int, meanings: Mapping[str, int]) -> None:
-    """Refuse a mask token that is no row of the embedding, or has a meaning of its own.
-
-    Args:
-        index: the id.
-        vocab: rows of the embedding.
-        meanings: ids with a meaning, by name.
-
-    Raises:
-        UsageError: saying which of the two it is.
-    """
-    if index < 0:
-        raise UsageError(f"--mask-token-id must be at least 0, got {index}")
-    if index >= vocab:
-        raise UsageError(f"--mask-token-id must be below the target's {vocab} ids, got {index}")
-    for meaning, other in meanings.items():
-        if index == other:
-            raise UsageError(f"--mask-token-id {index} is the target's {meaning} token")
-
-
-def load(resolved: Resolved) -> Tokens:
-    """Return the tokens of the run's target.
-
-    Raises:
-        UsageError: if a Hugging Face target's tokenizer cannot be used.
-    """
-    return of_target(resolved.target, resolved.model)
 
 
 def of_target(target: str, model: ModelConfig) -> Tokens:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 import time
@@ -15,6 +14,7 @@ from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.environment import check_torch, visible_gpus
 from dflash_min.errors import SaveError, TrainingError, UsageError
 from dflash_min.resolve import resolve
+from dflash_min.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ class Progress:
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._every = max(1, steps // 6)
-        self._live = sys.stderr.isatty()
+        self._line = StatusLine()
         self._began: float | None = None
         self._tokens = 0
 
@@ -155,29 +155,19 @@ class Progress:
         self._tokens += report.tokens
         rate = self._tokens / (time.perf_counter() - self._began)
         done = report.step + 1
-        line = (
+        self._line.update(
             f"step {done}/{self._steps}  loss {report.loss:.4f}  "
-            f"accept_len {report.accept_len:.2f}  {rate:,.0f} tokens/s"
+            f"accept_len {report.accept_len:.2f}  {rate:,.0f} tokens/s",
+            due=done == self._steps or done % self._every == 0,
         )
-        if self._live:
-            self._show(f"\r{line}\x1b[K")
-        elif done == self._steps or done % self._every == 0:
-            self._show(f"{line}\n")
 
     def held_out(self, evaluation: Evaluation) -> None:
         """Show an evaluation as a line of its own."""
-        line = evaluation.line()
-        self._show(f"\r{line}\x1b[K\n" if self._live else f"{line}\n")
+        self._line.add(evaluation.line())
 
     def end(self) -> None:
         """Leave the rewritten line."""
-        if self._live and self._tokens:
-            self._show("\n")
-        self._live = False
-
-    def _show(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is gone takes no training along
-            print(text, end="", file=sys.stderr, flush=True)
+        self._line.end()
 
 
 def _summary_line(summary: Summary, newest: Path | None) -> str:

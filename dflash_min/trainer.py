@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dflash_min.resolve import Resolved
     from dflash_min.saving.checkpoint import Checkpoint
     from dflash_min.step_report import StepReport
+    from dflash_min.targets.interface import TargetModel
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -97,7 +98,10 @@ class Trainer:
         if resumed is not None:
             self.notes += resuming.check(resumed.record.settings, settings)
         self.text = Text.load(
-            resolved.data, resolved.seed, max(resolved.seq_lens), tokens.load(resolved)
+            resolved.data,
+            resolved.seed,
+            max(resolved.seq_lens),
+            tokens.of_target(resolved.target, resolved.model),
         )
         if resolved.eval_batches and not self.text.holds_out:
             raise UsageError("--eval-batches: there is too little text to hold some out")
@@ -310,10 +314,15 @@ class Trainer:
         self.finished = self._saved_at = checkpoint.step
 
 
-def _models(resolved: Resolved) -> tuple[list[targets.TargetModel], list[Replica]]:
+def _models(resolved: Resolved) -> tuple[list[TargetModel], list[Replica]]:
     """Build a target for each device and a replica for each drafter thread."""
     layout = resolved.layout
-    on_device = {name: targets.load(resolved, name) for name in set(layout.targets)}
+    on_device = {
+        name: targets.open_target(
+            resolved.target, resolved.model, seed=resolved.seed, device=name, dtype=resolved.dtype
+        )
+        for name in set(layout.targets)
+    }
     of_threads = [on_device[name] for name in layout.targets]
     attention = CompiledAttention(
         layout.drafters,

@@ -14,8 +14,8 @@ import torch
 from torch._dynamo import config as dynamo_config
 
 from dflash_min import observe
+from dflash_min.batches import Batch, with_features
 from dflash_min.pipeline import enter_thread
-from dflash_min.replica import Batch, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dflash_min.config import WarmupMode
     from dflash_min.replica import Replica
     from dflash_min.resolve import Resolved
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
 
 
 def warm_up(resolved: Resolved, target: TargetModel, replicas: Sequence[Replica]) -> None:

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ DOCUMENTED = {
     "torch._dynamo.mark_static",
     "torch._dynamo.maybe_mark_dynamic",
     "torch._inductor",
+    "torch._inductor.list_mode_options",
 }
 
 
@@ -113,6 +115,24 @@ def test_a_cause_does_not_know_another_one() -> None:
 def test_the_trainer_does_not_know_the_harness() -> None:
     for path in modules("dflash_min"):
         assert not any(top(name) == "harness" for name, _ in imports(path)), path
+
+
+@pytest.mark.parametrize("package", ["dflash_min", "harness"])
+def test_no_module_needs_one_that_needs_it(package) -> None:
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules(package)
+    }
+    needs = {
+        name: {
+            known
+            for said, _ in imports(path)
+            for known in (said, said.rpartition(".")[0])
+            if known in files and known != name
+        }
+        for name, path in files.items()
+    }
+    # Raises CycleError, which names a circle.
+    assert len(list(TopologicalSorter(needs).static_order())) == len(files)
 
 
 def private_torch_names(path: Path) -> set[str]:

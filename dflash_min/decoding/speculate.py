@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_min.model import Drafter
-    from dflash_min.targets.choice import TargetCache, TargetModel
+    from dflash_min.targets.interface import TargetCache, TargetModel
 
 _PREFILL: Final = 512
 """Prompt tokens in a run of the target: logits of all of them exist at one time."""

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dflash_min.replica import held_out_batch
+from dflash_min.batches import held_out_batch
 
 if TYPE_CHECKING:
     from dflash_min.data import Text
     from dflash_min.loss import LossSums
     from dflash_min.replica import Replica
     from dflash_min.resolve import Resolved
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
 
 
 @dataclass(frozen=True)

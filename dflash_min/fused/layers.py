@@ -35,7 +35,7 @@ from torch.torch_version import TorchVersion
 
 from dflash_min.attention import mark_tile_counts, plain_attention
 from dflash_min.fused.mask import TILE
-from dflash_min.model import rotary_angles
+from dflash_min.qwen3 import rotary_angles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions
 
-    from dflash_min.model import DecoderLayer, Drafter, RMSNorm
+    from dflash_min.model import Drafter
+    from dflash_min.qwen3 import DecoderLayer, RMSNorm
 
 _FIRST_CALLS: Final = threading.Lock()
 """Held from marking to compiling, whatever the device."""

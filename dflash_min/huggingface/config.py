@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dflash_min.bounds import check_mask_token
 from dflash_min.errors import UsageError
-from dflash_min.targets.choice import CONFIG_FILE, TargetSizes
-from dflash_min.tokens import check_mask_token
+from dflash_min.huggingface.form import CONFIG_FILE
+from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,8 +89,8 @@ def text_config(name: str) -> dict[str, Any]:
     config = _read(name, CONFIG_FILE)
     if config is None:
         raise UsageError(
-            f"--target hf:{name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the Hub"
-            " if that can be reached"
+            f"--target hf:{name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the"
+            " Hub if that can be reached"
         )
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config

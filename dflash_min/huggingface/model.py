@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from dflash_min.config import ModelConfig
-    from dflash_min.targets.choice import TargetCache
+    from dflash_min.targets.interface import TargetCache
 
 
 class HfCache:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dflash_min.errors import UsageError
-from dflash_min.targets.choice import TargetSizes
+from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dflash_min.data import Text
     from dflash_min.resolve import Resolved
-    from dflash_min.targets.choice import TargetModel
+    from dflash_min.targets.interface import TargetModel
 
 _ROUNDING: Final = frozenset(
     {

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dflash_min.model import DecoderLayer, RMSNorm, init_weights, rotary_angles
+from dflash_min.qwen3 import DecoderLayer, RMSNorm, init_weights, rotary_angles
 from dflash_min.targets import capture
 from dflash_min.targets.kvcache import KVCache, causal_mask
 
 if TYPE_CHECKING:
     from dflash_min.attention import Attend
     from dflash_min.config import ModelConfig
-    from dflash_min.targets.choice import TargetCache
+    from dflash_min.targets.interface import TargetCache
 
 
 class Target(nn.Module):

@@ -1,4 +1,4 @@
-"""Which model a drafter drafts for: what every target can do, and how one is named and found.
+"""Which model a drafter drafts for: how a target is named and found.
 
 A target is named by one word, the value of `--target`: nothing for the built-in decoder with random
 weights, a folder saved by `python -m dflash_min.pretrain`, a Hugging Face folder, or `hf:NAME` for
@@ -13,97 +13,22 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dflash_min.errors import UsageError
+from dflash_min.huggingface.form import CONFIG_FILE
+from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
-    from torch import Tensor
 
     from dflash_min.config import Dtype, ModelConfig
     from dflash_min.layout import DeviceType
-    from dflash_min.resolve import Resolved
+    from dflash_min.targets.interface import TargetModel
 
 HF_PREFIX: Final = "hf:"
-CONFIG_FILE: Final = "config.json"
-
-
-class TargetCache(Protocol):
-    """Keys and values of the tokens that a target has seen."""
-
-    length: int
-    """Tokens in each sequence."""
-
-    def crop(self, length: int) -> None:
-        """Forget all tokens from `length` on."""
-
-
-class TargetModel(Protocol):
-    """A frozen causal language model in eval mode. Nothing it returns carries gradients.
-
-    See `dflash_min.model` for the legend of shape suffixes.
-    """
-
-    config: ModelConfig
-
-    @property
-    def embed_VD(self) -> Tensor:
-        """The token embedding, a row for each id."""
-
-    @property
-    def lm_head_VD(self) -> Tensor:
-        """The weight of the output head."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Return all weights, in an order of the model's own."""
-
-    def features(self, ids_BS: Tensor) -> Tensor:
-        """Return features_BSF of whole sequences: the tapped layers' outputs side by side."""
-
-    def cache(self, batch: int) -> TargetCache:
-        """Return an empty cache for `batch` sequences, to be given to `extend`."""
-
-    def extend(self, ids_BL: Tensor, cache: TargetCache) -> tuple[Tensor, Tensor]:
-        """Run L new tokens behind those in the cache, and add them to it.
-
-        Returns:
-            logits_BLV (float32), of the token after each new one, and features_BLF of the new ones.
-        """
-
-
-_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
-
-
-class TargetSizes(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename={
-        "hidden": "hidden_size",
-        "heads": "num_attention_heads",
-        "kv_heads": "num_key_value_heads",
-        "mlp": "intermediate_size",
-        "target_layers": "num_hidden_layers",
-        "vocab": "vocab_size",
-        "rms_eps": "rms_norm_eps",
-    },
-):
-    """What a named target settles for its drafter, by the keys of Hugging Face's Qwen3 config."""
-
-    hidden: _Count
-    heads: _Count
-    kv_heads: _Count
-    head_dim: _Count
-    mlp: _Count
-    target_layers: _Count
-    vocab: _Count
-    rope_theta: float
-    rms_eps: float
 
 
 class _Mark(msgspec.Struct):
@@ -204,13 +129,6 @@ def default_dtype(target: str, device: DeviceType) -> Dtype:
     from dflash_min.huggingface import config as hf_config
 
     return hf_config.dtype(name)
-
-
-def load(resolved: Resolved, device: torch.device | str) -> TargetModel:
-    """Build the target of a run on one device. Raises UsageError if its files cannot be used."""
-    return open_target(
-        resolved.target, resolved.model, seed=resolved.seed, device=device, dtype=resolved.dtype
-    )
 
 
 def open_target(

@@ -15,9 +15,10 @@ import safetensors.torch
 
 from dflash_min.config import END_TOKEN, PAD_TOKEN
 from dflash_min.errors import UsageError
+from dflash_min.huggingface.form import CONFIG_FILE, WEIGHTS_FILE
 from dflash_min.saving import durable, tensors
 from dflash_min.targets.builtin import Target
-from dflash_min.targets.choice import CONFIG_FILE, TargetSizes
+from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from dflash_min.config import ModelConfig
 
-WEIGHTS_FILE: Final = "model.safetensors"
 _HEAD: Final = "lm_head."
 _BODY: Final = "model."
 _MOST_POSITIONS: Final = 32768
@@ -91,17 +91,7 @@ def _check(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 
 
 def _hf_config(config: ModelConfig, about: Mapping[str, object]) -> dict[str, object]:
-    sizes = TargetSizes(
-        hidden=config.hidden,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        mlp=config.mlp,
-        target_layers=config.target_layers,
-        vocab=config.vocab,
-        rope_theta=config.rope_theta,
-        rms_eps=config.rms_eps,
-    )
+    sizes = msgspec.convert(config, TargetSizes, from_attributes=True)
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from dflash_min.errors import NotFiniteError
+from dflash_min.lr import rise_and_fall
 from dflash_min.targets.builtin import Target
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _BYTES: Final = 256
 """Ids below are bytes; the others mark ends and roles, and are no text."""
+_LEAST: Final = 0.02
+"""Share of the peak learning rate that the rise begins with."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +167,10 @@ class Pretraining:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         if not math.isfinite(norm):
             raise NotFiniteError(f"step {step + 1}: the norm of the gradients is {float(norm)}")
+        rise = recipe.lr_warmup
         for group in self._adamw.param_groups:
-            group["lr"] = recipe.lr * self._lr_share(done)
+            # The first update is made when nothing is done yet, and is not to be lost.
+            group["lr"] = recipe.lr * rise_and_fall(max(done, _LEAST * rise), rise)
         self._adamw.step()
         return sum(loss for loss, _ in results) / predicted
 
@@ -173,13 +178,6 @@ class Pretraining:
         """Return the sum of a share's losses and its gradients, leaving `grad` alone."""
         loss = self._loss_sum(ids_BS)
         return float(loss.detach()), torch.autograd.grad(loss, self._parameters)
-
-    def _lr_share(self, done: float) -> float:
-        """Linear rise, then a cosine to 0, over the share of the run that is done."""
-        rise = self._recipe.lr_warmup
-        if done < rise:
-            return max(done / rise, 0.02)
-        return 0.5 * (1 + math.cos(math.pi * (done - rise) / (1 - rise)))
 
     def _loss_sum(self, ids_BS: Tensor) -> Tensor:
         """Return the summed cross-entropy of every token but the first of a window, in float32."""

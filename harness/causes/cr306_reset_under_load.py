@@ -61,7 +61,7 @@ _PENDING = (
 
 def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
     """Resets that other threads' calls met, and the crash or the error that came of one."""
-    met = [reset for reset in timeline.resets if reset.calling or reset.compiling]
+    met = [reset for reset in timeline.resets if reset.met or reset.compiling]
     pending = signatures.cases(timeline, _PENDING)
     crash = _crash(timeline, met, earlier)
     if not met and not pending and crash is None:
@@ -107,7 +107,7 @@ def _finding(
 ) -> Found:
     resets = list(met) or timeline.resets
     resetting = list(dict.fromkeys([*(r.tid for r in resets), *(c.error.tid for c in pending)]))
-    callers = list(dict.fromkeys(tid for r in met for tid in (*r.calling, *r.compiling)))
+    callers = list(dict.fromkeys(tid for r in met for tid in (*r.met, *r.compiling)))
     callers = callers or _beside(timeline)
     who = words.names(timeline, callers) if callers else "another thread"
     ended = timeline.ended
@@ -160,7 +160,7 @@ def _compiled_again(timeline: Timeline, resets: Sequence[ResetSeen]) -> frozense
 
 def _met(timeline: Timeline, met: Sequence[ResetSeen]) -> Statement:
     first = met[0]
-    inside = list(dict.fromkeys(tid for reset in met for tid in reset.calling))
+    inside = list(dict.fromkeys(tid for reset in met for tid in reset.met))
     compiling = [tid for r in met for tid in r.compiling if tid not in inside]
     parts = [
         f"{words.names(timeline, tids)} {'was' if len(set(tids)) == 1 else 'were'} inside {what}"

@@ -28,7 +28,7 @@ class Call:
         fits: an entry that the warm-up made fits.
         fits_late: only an entry that was made after the warm-up fits.
         missed: the call that was then made missed, compiled, or ran eager.
-        raced: another thread compiled the code object between the answer and the call.
+        raced: another thread's entry may have come between the answers and the call.
         backward: its thread called backward, before or after.
     """
 
@@ -171,19 +171,36 @@ class _Reader:
         call.fits_late = bool(fitting) and not early
 
     def _find_races(self, number: int, calls: list[Call]) -> None:
-        ends = [(c.tid, c.ended) for (code, _), c in self.compiles.items() if code == number]
+        compiles = {i: c for (code, i), c in self.compiles.items() if code == number}
         following: dict[int, int] = {}
         for call in reversed(calls):
             tid, t = call.event.tid, call.event.t_ns
             until = following.get(tid, t + _MOMENT_NS)
             call.raced = bool(call.event.data.compiling_tids) or any(
-                by != tid and ended is not None and t <= ended <= until for by, ended in ends
+                compile_.tid != tid and _is_beside(call, compile_id, compile_.ended, until)
+                for compile_id, compile_ in compiles.items()
             )
             following[tid] = t
 
 
-#: After the last question of a thread: a compile that ends later than this is not beside its call.
+#: A compile that ended longer before a question, or after a thread's last one, is not beside it.
 _MOMENT_NS = 1_000_000_000
+
+
+def _is_beside(call: Call, compile_id: str, ended: int | None, until: int) -> bool:
+    """Whether the entry of a compile can have come after the question and before the call.
+
+    Entries are read before the question is recorded, and dynamo adds one only when its compile has
+    ended and another thread may have gone on (in C, once ``_compile`` and its lock are left). So a
+    compile that ended a moment before the question counts too, unless its entry was asked.
+    """
+    if ended is None:
+        return False
+    t = call.event.t_ns
+    if ended >= t:
+        return ended <= until
+    asked = {answer.compile_id for answer in call.event.data.answers}
+    return ended >= t - _MOMENT_NS and compile_id not in asked
 
 
 def _without_config(event: schema.Asked) -> schema.Asked:

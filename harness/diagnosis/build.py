@@ -27,7 +27,7 @@ from harness.diagnosis import (
     verdict,
 )
 from harness.diagnosis.gaps import Expectations
-from harness.diagnosis.report import Environment, Finding, Report
+from harness.diagnosis.report import Counts, Environment, Finding, Report
 from harness.statements import Note
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
@@ -59,13 +59,34 @@ def diagnose(
     run = recording.run
     expectations = expectations or Expectations(run.expected_threads if run else None)
     timelines = recording.timelines()
-    explanations = [cause.EXPLANATION for cause in causes]
     found, notes = _ask_all(timelines, causes)
+    accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
+    judged = _judge(
+        recording,
+        expectations,
+        timelines=timelines,
+        found=found,
+        explanations=[cause.EXPLANATION for cause in causes],
+        totals=counts.count(timelines, accounted),
+    )
+    report = msgspec.structs.replace(judged, notes=tuple(notes), replay=run.replay if run else "")
+    return _with_sections(report, timelines, found, accounted)
+
+
+def _judge(
+    recording: Recording,
+    expectations: Expectations,
+    *,
+    timelines: Sequence[Timeline],
+    found: Mapping[int, Sequence[Found]],
+    explanations: Sequence[Explanation],
+    totals: Counts,
+) -> Report:
+    """The report with its verdict and what that rests on: findings, counts, what is missing."""
     findings = _draw(found, explanations)
     unwatched = gaps.gaps(recording, timelines, explanations)
     unmet = gaps.unmet(expectations, timelines)
-    accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
-    totals = counts.count(timelines, accounted)
+    missing = [*unwatched, *unmet]
     decided = verdict.decide(
         readable=bool(timelines),
         findings=findings,
@@ -73,7 +94,6 @@ def diagnose(
         unmet=unmet,
         compiled_calls=totals.threads_with_compiled_calls,
     )
-    missing = [*unwatched, *unmet]
     said = headline.headline(
         decided,
         findings=findings,
@@ -83,21 +103,16 @@ def diagnose(
         missing=missing,
         ended=recording.ended,
     )
-    report = Report(
+    return Report(
         verdict=decided,
         exit_code=int(verdict.exit_code(decided, recording.ended)),
         headline=said,
         findings=tuple(findings),
-        notes=tuple(notes),
         counts=totals,
-        after_warmup=marked.after_warmup(timelines),
-        environment=_environment(timelines),
         not_watched=tuple(missing),
         ended=recording.ended,
-        replay=run.replay if run else "",
         expected_threads=expectations.threads,
     )
-    return _with_sections(report, timelines, found, accounted)
 
 
 def _with_sections(
@@ -106,9 +121,11 @@ def _with_sections(
     found: Mapping[int, Sequence[Found]],
     accounted: Mapping[int, Mapping[int, tuple[str, ...]]],
 ) -> Report:
-    """The report with what is told of each process: coverage, caches, errors, threads, memory."""
+    """The report with what is told of the processes: coverage, caches, errors, threads, memory."""
     return msgspec.structs.replace(
         report,
+        after_warmup=marked.after_warmup(timelines),
+        environment=_environment(timelines),
         coverage=_join(coverage.coverage(timeline) for timeline in timelines),
         caches=_join(inventory.caches(timeline) for timeline in timelines),
         errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),

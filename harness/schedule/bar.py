@@ -1,8 +1,6 @@
 """Shows how far a search is: a bar on a terminal, a line for each find elsewhere."""
 
 import sys
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,37 +13,16 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 
 from harness.schedule.minimise import Attempt
 from harness.schedule.results import Reported, SearchResult
+from harness.supervise.display import Display
 
 _LINES = 10
 """Off a terminal, so many lines say how far it is, besides one for each find."""
 
 
-class _Display:
-    """What rich shows for as long as a block lasts; off a terminal nothing."""
-
-    def __init__(self, shown: Progress | Status | None) -> None:
-        self._shown = shown
-
-    def __enter__(self) -> Self:
-        if self._shown is not None:
-            self._shown.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._shown is not None:
-            self._shown.stop()
-
-
-class Bar(_Display):
+class Bar(Display):
     """Progress of a search on stderr; a context manager."""
 
     def __init__(self, prog: str, total: int) -> None:
@@ -91,7 +68,7 @@ class Bar(_Display):
             print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
 
 
-class Shrinking(_Display):
+class Shrinking(Display):
     """Progress of minimising on stderr; a context manager."""
 
     def __init__(self, prog: str) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import msgspec
 from rich.console import Console
@@ -14,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.events.files import EVENTS, segments
+from harness.supervise.display import Display
 
 _REFRESH_S = 0.25
 _CHUNK = 1 << 20
@@ -119,7 +119,7 @@ class Counters:
                 self.errors += 1
 
 
-class Progress:
+class Progress(Display):
     """Shows progress on stderr while the program runs; a context manager.
 
     Args:
@@ -145,11 +145,7 @@ class Progress:
         self._live: Live | None = None
         if not quiet and log is None and console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.__enter__()
-        return self
+        super().__init__(self._live)
 
     def __exit__(
         self,
@@ -159,8 +155,7 @@ class Progress:
     ) -> None:
         with self._reader_may_leave():
             self._copy_log()
-            if self._live is not None:
-                self._live.__exit__(kind, error, traceback)
+            super().__exit__(kind, error, traceback)
 
     def tick(self) -> None:
         """Show what is new, at most four times a second."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.events.values import Frame
-from harness.timeline.model import Span
+from harness.timeline.model import MeetingSpan, Span
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class GraphReplay:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tuning(Span):
+class Tuning(MeetingSpan):
     """A call that tuned the triton kernel number ``kernel``, and called it if nothing failed.
 
     ``harness.events.kernels.AutotuneData`` says more of the fields.
@@ -48,7 +48,4 @@ class Tuning(Span):
 
     kernel: int
     name: str
-    met: tuple[int, ...]
-    error: str = ""
     arguments: Literal["", "own", "others", "gone"] = ""
-    where: tuple[Frame, ...] = ()

@@ -99,17 +99,23 @@ class Uncovered:
 
 
 @dataclass(slots=True, kw_only=True)
-class ResetSeen(Span):
-    """A call of ``torch._dynamo.reset``.
+class MeetingSpan(Span):
+    """A call that can meet other threads: ``met`` are those that it did as it began or ended."""
 
-    ``calling``: other threads inside a call of compiled code when it began or ended;
-    ``compiling``: those inside a dynamo compile.
-    """
-
-    calling: tuple[int, ...]
-    compiling: tuple[int, ...]
+    met: tuple[int, ...]
     error: str = ""
     where: tuple[Frame, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ResetSeen(MeetingSpan):
+    """A call of ``torch._dynamo.reset``.
+
+    ``met``: other threads inside a call of compiled code when it began or ended; ``compiling``:
+    those inside a dynamo compile when it began.
+    """
+
+    compiling: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """What threads did besides calling: traces, backward compiles, block masks, dense calls, errors."""
 
+from typing import TypeVar
+
 import msgspec
 
 from harness.events import schema
@@ -13,11 +15,14 @@ from harness.timeline.model import (
     ErrorSeen,
     FlaggedCall,
     FxTrace,
+    MeetingSpan,
     ResetSeen,
 )
 from harness.timeline.sharing import Shared, cut
 from harness.timeline.spans import OpenSpans
 from harness.timeline.timeline import Timeline
+
+MeetingT = TypeVar("MeetingT", bound=MeetingSpan)
 
 _MAX_RESETS = 4096
 _MAX_TUNINGS = 4096
@@ -52,19 +57,14 @@ class Points:
     def reset(self, event: schema.Reset) -> None:
         """Dynamo began to be reset, or had been."""
         data, resets = event.data, self._timeline.resets
-        if event.edge == "exit":
-            closed = self.open.close(ResetSeen, event)
-            if closed is not None:
-                closed.calling = tuple(dict.fromkeys((*closed.calling, *data.calling_tids)))
-                closed.error = cut(data.error)
-                return
-        if len(resets) < _MAX_RESETS:
+        closed = self._closed(ResetSeen, event, data.calling_tids, data.error)
+        if closed is None and len(resets) < _MAX_RESETS:
             seen = ResetSeen(
                 tid=event.tid,
                 t0=event.t_ns,
                 t1=event.t_ns if event.edge == "exit" else None,
                 seqs=(event.seq,),
-                calling=data.calling_tids,
+                met=data.calling_tids,
                 compiling=data.compiling_tids,
                 error=cut(data.error),
                 where=self._shared.one(event.where),
@@ -74,13 +74,10 @@ class Points:
     def autotune(self, event: schema.Autotune) -> None:
         """A triton kernel began to be tuned, or had been."""
         data, tunings = event.data, self._timeline.tunings
-        if event.edge == "exit":
-            closed = self.open.close(Tuning, event)
-            if closed is not None:
-                closed.met = tuple(dict.fromkeys((*closed.met, *data.met_tids)))
-                closed.error, closed.arguments = cut(data.error), data.arguments
-                return
-        if len(tunings) < _MAX_TUNINGS:
+        closed = self._closed(Tuning, event, data.met_tids, data.error)
+        if closed is not None:
+            closed.arguments = data.arguments
+        elif len(tunings) < _MAX_TUNINGS:
             tuning = Tuning(
                 tid=event.tid,
                 t0=event.t_ns,
@@ -94,6 +91,16 @@ class Points:
                 where=self._shared.one(event.where),
             )
             tunings.append(self.open.opened(tuning, event))
+
+    def _closed(
+        self, kind: type[MeetingT], event: schema.BaseEvent, met: tuple[int, ...], error: str
+    ) -> MeetingT | None:
+        """End a span with what its exit adds; None if this is no exit, or of none that is open."""
+        closed = self.open.close(kind, event) if event.edge == "exit" else None
+        if closed is not None:
+            closed.met = tuple(dict.fromkeys((*closed.met, *met)))
+            closed.error = cut(error)
+        return closed
 
     def fx_trace(self, event: schema.FxTrace) -> None:
         """A symbolic trace began or ended."""

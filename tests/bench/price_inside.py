@@ -28,9 +28,9 @@ from torch._logging import _internal as torch_logs
 import dflash_min.trainer
 from dflash_min import observe
 from dflash_min.attention import build_block_mask, flex_attention_operator
+from dflash_min.batches import training_batch
 from dflash_min.config import TrainConfig
 from dflash_min.optim import Optimizer
-from dflash_min.replica import training_batch
 from dflash_min.resolve import resolve
 from dflash_min.warmup import warm_up
 

@@ -30,7 +30,7 @@ BUDGETS_S = {
     "chunks": 45,
     "table": 120,
     "memory": 40,
-    "replicas": 240,
+    "replicas": 300,
 }
 """Seconds after which a part begins no further figure."""
 

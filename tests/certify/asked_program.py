@@ -1,5 +1,6 @@
 """Calls of every form, in contexts that differ by thread. Nothing orders the threads but joins."""
 
+import sys
 import threading
 
 import torch
@@ -23,6 +24,11 @@ class Block(torch.nn.Module):
         return self.inner(x) if flag else x
 
 
+@torch.compile(backend="eager")
+def shared(x):
+    return x.cos()
+
+
 closed = torch.compile(make(torch.ones(1)), backend="eager")
 block = torch.compile(Block(), backend="eager")
 linear = torch.compile(torch.nn.Linear(4, 4), backend="eager")
@@ -32,6 +38,7 @@ for _ in range(2):
     closed(x * 1, 1, k=5, z=2)
     block(x, flag=True)
     linear(x)
+    shared(x)
 
 
 def same():
@@ -49,7 +56,31 @@ def longer():
         linear(torch.randn(3, 4))
 
 
-for target in (same, autocast, longer):
+def overtaking():
+    with torch.no_grad():
+        shared(x)
+
+
+def overtaken():
+    """Another thread adds the entry that fits after this one's entries have been read."""
+    asking = sys.modules["_compile_race_child.asking"]
+    answers = asking._answers
+
+    def add_one_first(entries, variables):
+        asking._answers = answers
+        run(overtaking)
+        return answers(entries, variables)
+
+    asking._answers = add_one_first
+    with torch.no_grad():
+        shared(x)
+
+
+def run(target):
     thread = threading.Thread(target=target, name=target.__name__)
     thread.start()
     thread.join()
+
+
+for target in (same, autocast, longer, overtaken):
+    run(target)

@@ -46,6 +46,14 @@ def test_a_thread_with_another_context_is_answered_which_guard_fails(run) -> Non
     assert "autocast" in call.guards[0]
 
 
+def test_an_entry_that_another_thread_adds_before_the_call_is_no_wrong_answer(run) -> None:
+    (call,) = of(run, "overtaken", "shared")
+    assert (call.fits, call.fits_late, call.missed) == (False, False, False)
+    assert "grad_mode" in call.guards[0]
+    assert call.raced
+    assert not call.disagreed
+
+
 def test_a_thread_is_asked_about_calls_that_only_others_made(run) -> None:
     (asked,) = of(run, "longer", "Linear.forward", ran=False)
     assert [list(tensor.shape) for tensor in asked.event.data.inputs] == [[2, 4]]

@@ -106,6 +106,29 @@ def test_a_compile_of_another_thread_between_answer_and_call_explains_it(tmp_pat
     assert (cell.raced, cell.disagreed) == (1, 0)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_entry_that_comes_after_the_asking_though_its_compile_ended_before(
+    tmp_path, asked
+) -> None:
+    """Entries are read before the question is recorded, and added after the compile's end is."""
+    script = warmed(tmp_path)
+    script.compile(T2, "0/1", code(name="f"))
+    ask(script, T1, rejects=["0/1", "0/0"] if asked else ["0/0"])
+    _, table = table_of(script)
+    (cell,) = table.cells()
+    assert (cell.hit, cell.raced, cell.disagreed) == ((1, 0, 1) if asked else (1, 1, 0))
+
+
+def test_an_entry_that_is_long_gone_explains_nothing(tmp_path) -> None:
+    script = warmed(tmp_path)
+    script.compile(T2, "0/1", code(name="f"))
+    script.t += 2_000_000_000
+    ask(script, T1, rejects=["0/0"])
+    _, table = table_of(script)
+    (cell,) = table.cells()
+    assert (cell.hit, cell.raced, cell.disagreed) == (1, 0, 1)
+
+
 def test_an_entry_made_after_the_warm_up_covers_too_late(tmp_path) -> None:
     script = warmed(tmp_path, marked=True)
     ask(script, T1, rejects=["0/0"], length=9)

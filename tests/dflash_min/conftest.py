@@ -10,6 +10,8 @@ from torch._dynamo.utils import counters
 
 from dflash_min.config import ModelConfig
 
+from .trainers import workers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -29,6 +31,18 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    """No thread of a trainer outlives the test, and the number of torch's threads is what it was.
+
+    A trainer that runs sets it.
+    """
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    assert workers() == []
 
 
 @pytest.fixture

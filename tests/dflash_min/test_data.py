@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_min.config import END_TOKEN, PAD_TOKEN, ROLE_TOKENS
-from dflash_min.data import Stream, Text, seeded
+from dflash_min.data import Text, seeded
 from dflash_min.errors import UsageError
+from dflash_min.stream import Stream
 from dflash_min.tokens import ByteTokens
 
 PROSE = "The quick brown fox jumps over the lazy dog. 0123456789 äöü\n" * 40

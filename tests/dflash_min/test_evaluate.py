@@ -12,48 +12,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch.utils._pytree import tree_flatten
 
 from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.evaluation.evaluate import Evaluation, Evaluator, summarised
+from dflash_min.gradients import Average
 from dflash_min.loss import LossSums
-from dflash_min.optim import Average
 from dflash_min.resolve import resolve
 from dflash_min.saving import metrics
 from dflash_min.train import Progress
-from dflash_min.trainer import Trainer
 
-from .trainers import SIZES, compiles, small, small_dense, state
+from .saved_runs import everything
+from .trainers import SIZES, compiles, ignore, small, small_dense
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dflash_min.trainer import Trainer
+
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
-
-def ignore(*_: object) -> None:
-    pass
 
 
 def saving(out: Path, *, resume: bool = False, **settings) -> Trainer:
     """Build a small uncompiled trainer with a run folder."""
-    trainer = Trainer(
-        resolve(TrainConfig(**{**SIZES, "warmup": "none", **settings}), gpus=0),
-        SaveConfig(out=out, resume=resume),
-    )
-    for replica in trainer.replicas:
-        replica.forward = replica.forward_dense
-    return trainer
-
-
-def bits(trainer: Trainer) -> list[object]:
-    """Return all that a run has learned, weights and optimiser states, to the bit."""
-    leaves = tree_flatten([optimizer.state_dict() for optimizer in trainer.optimizers])[0]
-    return [
-        *(state(replica.drafter) for replica in trainer.replicas),
-        *(x.numpy().tobytes() if isinstance(x, torch.Tensor) else x for x in leaves),
-    ]
+    return small_dense(SaveConfig(out=out, resume=resume), **settings)
 
 
 def test_training_does_not_notice_an_evaluation():
@@ -64,7 +46,7 @@ def test_training_does_not_notice_an_evaluation():
         evaluations = []
         trainer.run(ignore, evaluations.append)
         assert [evaluation.step for evaluation in evaluations] == [1, 2, 3][: 3 * every]
-        ends.append(bits(trainer))
+        ends.append(everything(trainer))
     assert ends[0] == ends[1]
 
 
@@ -85,7 +67,7 @@ def test_global_random_state_is_neither_read_nor_written():
         evaluations = []
         trainer.run(ignore, evaluations.append)
         assert torch.get_rng_state().equal(before)
-        ends.append((evaluations, bits(trainer)))
+        ends.append((evaluations, everything(trainer)))
     assert ends[0] == ends[1]
 
 
@@ -126,9 +108,9 @@ def test_weights_do_not_change_while_they_are_evaluated(monkeypatch):
         waited_for = min(trainer.finished + 1, 3)
         with changed:
             assert changed.wait_for(lambda: arrived == waited_for, timeout=60)
-        before = bits(trainer)
+        before = everything(trainer)
         found = sums(evaluator)
-        seen.append(before == bits(trainer))
+        seen.append(before == everything(trainer))
         return found
 
     monkeypatch.setattr(Average, "gather", announced)

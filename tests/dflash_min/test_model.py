@@ -10,7 +10,8 @@ import torch
 
 from dflash_min import blocks
 from dflash_min.attention import attend_dense, dense_mask
-from dflash_min.model import Drafter, RMSNorm, rotary_angles, rotate
+from dflash_min.model import Drafter
+from dflash_min.qwen3 import RMSNorm, rotary_angles, rotate
 from dflash_min.targets.builtin import Target
 
 if TYPE_CHECKING:

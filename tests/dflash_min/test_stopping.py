@@ -14,8 +14,6 @@ import pytest
 
 import dflash_min
 from dflash_min import stopping
-from dflash_min.errors import NotFiniteError, Stopped
-from dflash_min.updates import Updates
 
 ROOT = str(Path(dflash_min.__file__).parents[1])
 NAMES = ["SIGINT", "SIGTERM", "SIGHUP"]
@@ -180,43 +178,3 @@ def test_in_another_thread_no_handler_is_set():
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
-
-
-def test_updates_are_held_between_two_steps_only():
-    updates = Updates(replicas=2, done=4)
-    with updates.update(0):
-        assert updates.hold(timeout=0) is None
-    assert updates.hold(timeout=0) is None  # the other replica is a step behind
-    with updates.update(1):
-        pass
-    with updates.update(1):
-        pass
-    assert updates.hold(timeout=0) is None
-    with updates.update(0):
-        pass
-    assert updates.hold(timeout=0) == 6
-    with pytest.raises(Stopped), updates.update(0):
-        pytest.fail("a weight could have changed")
-    assert updates.hold(timeout=0) == 6
-
-
-def test_a_hold_waits_for_updates_that_have_begun():
-    updates = Updates(replicas=2, done=0)
-    found = []
-    waiter = threading.Thread(target=lambda: found.append(updates.hold(timeout=60)))
-    with updates.update(0):
-        waiter.start()
-        with updates.update(1):
-            pass
-        assert found == []
-    waiter.join()
-    assert found == [1]
-
-
-@pytest.mark.parametrize(("error", "found"), [(NotFiniteError, 3), (MemoryError, None)])
-def test_an_error_in_an_update_leaves_a_whole_state_only_if_nothing_was_changed(error, found):
-    updates = Updates(replicas=2, done=3)
-    with pytest.raises(error), updates.update(1):
-        raise error
-    # At once, though there is time: no replica will make up for it.
-    assert updates.hold(timeout=60) == found

@@ -18,22 +18,13 @@ from dflash_min import environment, train
 from dflash_min.replica import Replica
 from dflash_min.step_report import StepReport
 
-from .trainers import SIZES, small, small_dense, state, workers
+from .trainers import flags, small, small_dense, state, workers
 
 # Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
 # shown, which comes too late where warnings are errors.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 ROOT = str(Path(dflash_min.__file__).parents[1])
-
-
-def flags(**settings: object) -> list[str]:
-    """Write settings as arguments, the small sizes among them."""
-    argv = []
-    for name, value in {**SIZES, **settings}.items():
-        words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        argv += [f"--{name.replace('_', '-')}", words]
-    return argv
 
 
 def run_command(argv: list[str], cwd: Path, path: str = ROOT, *options: str):

@@ -14,8 +14,10 @@ import pytest
 
 from harness.events.ended import read_ended
 from harness.events.files import CHILD_LOG, ENDED
+from harness.supervise import aftermath, guard
 from harness.supervise import guardian as guardian_module
 from harness.supervise.folder import make_run_folder
+from harness.supervise.process import supervise
 
 PARENT = """
 import sys
@@ -237,8 +239,6 @@ def test_listening_ends_with_a_goodbye_and_with_another_parent(monkeypatch):
 
 
 def test_a_program_whose_number_went_to_another_is_not_touched(tmp_path):
-    from harness.supervise import aftermath
-
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     told = {
         "folder": str(tmp_path),
@@ -262,3 +262,36 @@ def test_a_program_whose_number_went_to_another_is_not_touched(tmp_path):
     assert ended is not None
     assert (ended.sent, ended.parent_killed, ended.oom_kills) == ([], True, None)
     assert not (tmp_path / CHILD_LOG).exists()
+
+
+def test_no_guardian_is_left_and_one_that_cannot_be_started_is_done_without(
+    prepare, monkeypatch
+) -> None:
+    before = set(psutil.Process().children())  # other tests' processes
+    supervise(prepare("pass"))
+    assert set(psutil.Process().children()) <= before
+    launch = prepare("print('ran')")
+    monkeypatch.setattr(guard.sys, "executable", "/no/such/python")
+    ended = supervise(launch)
+    assert ended.stderr_tail == "ran\n"
+    assert ended.guardian_failure == "it could not be started: No such file or directory"
+
+
+WAITS_FOR_THE_GUARDIANS_END = """
+    import os, psutil, time
+    parent, dead = psutil.Process(os.getppid()), psutil.STATUS_ZOMBIE
+    while not any(child.status() == dead for child in parent.children()):
+        time.sleep(0.01)
+"""
+
+
+def test_a_guardian_that_ends_before_the_program_does_is_said_to(
+    prepare, monkeypatch, tmp_path
+) -> None:
+    assert supervise(prepare("pass")).guardian_failure == ""
+    script = tmp_path / "guardian.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(guard.guardian, "__file__", str(script))
+    ended = supervise(prepare(WAITS_FOR_THE_GUARDIANS_END))
+    assert ended.exit_code == 0
+    assert ended.guardian_failure == "it ended before the program did, with exit code 3"

@@ -7,7 +7,7 @@ from stepping.clock import GIB, by_kind, kernels
 from stepping.shapes import operations
 
 from dflash_min.attention import attend_dense, dense_mask, plain_attention
-from dflash_min.config import PIECES
+from dflash_min.config import FAST
 from dflash_min.fused.mask import block_mask
 
 FORWARD = "fwd_BLOCK_M", "fwd_BLOCK_N", "fwd_num_stages", "fwd_num_warps"
@@ -81,8 +81,8 @@ def pieces(work, options):
     length = work.shape.lengths[0]
     batches = work.batches(length)
     for name, fused in {
-        "all": PIECES,
-        **{f"without {piece}": [p for p in PIECES if p != piece] for piece in PIECES},
+        "all": FAST,
+        **{f"without {piece}": [p for p in FAST if p != piece] for piece in FAST},
         "none": (),
     }.items():
         yield name, work.stepper(fused=fused).measure(batches, count=max(3, options.steps // 2))
@@ -178,19 +178,28 @@ def memory(work, options):
 
 
 def replicas(work, options):
-    """The trainer itself with one and with two drafters, each with a target on its own GPU."""
-    from stepping.replicas import train
+    """The trainer itself with one and with two drafters, each with a target on its own GPU.
+
+    With two, once with gradients that are exchanged after the backward and once during it.
+    """
+    from stepping.replicas import road, train
 
     count = torch.cuda.device_count()
     if work.device.type == "cuda" and count < 2:
         yield "not measured", {"gpus": count}
         return
-    rates = {}
-    for drafters in (1, 2):
-        figures = train(work, drafters, steps=max(12, options.steps))
-        rates[drafters] = figures["tokens_per_s"]
-        yield f"{drafters} drafters", figures
-    yield "two to one", {"ratio": rates[2] / rates[1]}
+    if work.device.type == "cuda":
+        yield "from one GPU to the other", road(work)
+    rates = []
+    for name, drafters, exchange in (
+        ("1 drafter", 1, False),
+        ("2 drafters", 2, False),
+        ("2 drafters, exchange", 2, True),
+    ):
+        figures = train(work, drafters, steps=max(12, options.steps), exchange=exchange)
+        rates.append(figures["tokens_per_s"])
+        yield name, figures
+    yield "to one drafter", {"2 drafters": rates[1] / rates[0], "exchange": rates[2] / rates[0]}
 
 
 PARTS = {

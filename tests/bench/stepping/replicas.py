@@ -11,7 +11,7 @@ import torch
 from dflash_min.trainer import Trainer
 
 
-def train(work, drafters, *, steps):
+def train(work, drafters, *, steps, exchange=False):
     """Tokens a second of so many drafters, and what was compiled in their threads."""
     torch._dynamo.reset()
     names = [f"{work.device.type}:{i}" if work.device.type == "cuda" else "cpu" for i in range(2)]
@@ -28,6 +28,7 @@ def train(work, drafters, *, steps):
         seq_lens=(length,),
         warmup_lens=(length,),
         steps=steps,
+        fused=(*work.resolved.fused, *(["exchange"] if exchange else [])),
     )
     moments = []
     with compiles() as counts:
@@ -44,6 +45,37 @@ def train(work, drafters, *, steps):
         ),
         "compiles": sum(counts.values()),
     }
+
+
+def road(work):
+    """How fast the gradients of one replica go to another GPU, alone and both ways at once."""
+    size = sum(p.numel() * p.element_size() for p in work.drafter.parameters())
+    here, there = (
+        [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for _ in range(2)]
+        for i in range(2)
+    )
+    streams = [torch.cuda.Stream(f"cuda:{i}") for i in range(2)]
+
+    def copy(target, source):
+        back = source.device.index
+        with torch.cuda.stream(streams[1 - back]), torch.cuda.stream(streams[back]):
+            target.copy_(source, non_blocking=True)
+
+    def seconds(both):
+        for stream in streams:
+            stream.synchronize()
+        began = time.perf_counter()
+        copy(there[0], here[0])
+        if both:
+            copy(here[1], there[1])
+        for stream in streams:
+            stream.synchronize()
+        return time.perf_counter() - began
+
+    found = {"gradients_gb": size / 1e9, "direct": torch.cuda.can_device_access_peer(0, 1)}
+    for name, both in (("one_way", False), ("both_ways", True)):
+        found[f"{name}_gb_per_s"] = size / min(seconds(both) for _ in range(5)) / 1e9
+    return found
 
 
 @contextmanager

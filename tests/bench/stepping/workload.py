@@ -11,12 +11,14 @@ from torch import nn
 
 from dflash_min import blocks
 from dflash_min.attention import CompiledAttention, dense_mask, repeat_heads
-from dflash_min.config import PIECES, TrainConfig
+from dflash_min.batches import Batch
+from dflash_min.config import FAST, TrainConfig
 from dflash_min.fused.layers import FusedDrafter
+from dflash_min.gradients import Average
 from dflash_min.loss import sums_over_blocks
 from dflash_min.model import Drafter
-from dflash_min.optim import Average, Optimizer
-from dflash_min.replica import Batch, Replica
+from dflash_min.optim import Optimizer
+from dflash_min.replica import Replica
 from dflash_min.resolve import resolve
 from dflash_min.step_report import LOSS, read_sums, step_numbers
 
@@ -47,7 +49,7 @@ class Workload:
         table = shape.vocab, shape.hidden
         self.target = Tables(self._normal(*table), self._normal(*table).div_(shape.hidden**0.5))
 
-    def stepper(self, *, fused=PIECES, chunk=None, anchors=None, kernel_options=None):
+    def stepper(self, *, fused=FAST, chunk=None, anchors=None, kernel_options=None):
         """The trainer's own step, with pieces of it fused."""
         resolved = replace(
             self.resolved,
