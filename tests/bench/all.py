@@ -13,7 +13,7 @@ from pathlib import Path
 import usage
 
 HERE = Path(__file__).resolve().parent
-# What each is run with, in full and with --quick. The device is left to two of them.
+# What each is run with, in full and with --quick. The device is left to three of them.
 BENCHES = {
     "price.py": ((), ("--quick",)),
     "night.py": ((), ("--quick",)),
@@ -28,6 +28,7 @@ BENCHES = {
     "scripts.py": (("--count", "20"), ("--count", "1", "--plans", "stampede")),
     "search.py": ((), ("--budget-s", "60")),
     "step.py": ((), ("--steps", "3")),
+    "roles.py": ((), ("--steps", "3")),
     "recipe.py": ((), ("--quick", "--prompts", "4")),
     "diagnose.py": (("--gib", "1"), ("--gib", "0.01")),
 }
@@ -47,7 +48,10 @@ def main():
     parser = usage.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs each: rough figures")
     parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", help="for price.py and step.py"
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="for price.py, step.py and roles.py",
     )
     known = ["hot_path", *(name.removesuffix(".py") for name in BENCHES)]
     parser.add_argument("--only", nargs="+", choices=known, help="some of them")
@@ -61,7 +65,7 @@ def main():
             said.append(f"{name}: missing")
             continue
         words = [str(HERE / name), *BENCHES[name][options.quick]]
-        if name in {"price.py", "step.py"}:
+        if name in {"price.py", "step.py", "roles.py"}:
             words += ["--device", options.device]
         said.append(run(name, words))
     print("\n" + "\n".join(said))

@@ -11,9 +11,15 @@ followed its own and was clean; a natural run if the cause was found. Below the 
 the others came to, each by its name: a hold that was not reached, an impossible order, a time limit
 (timeout), another finding. Exit code 1 where a run was not as it should be.
 
+Another program stands in for ``two_threads.py`` after ``--``. It has to do what the plan is about,
+and its control is clean only if nothing else is wrong with it: of the trainer after a warm-up
+without gradients, for one, only the other two kinds mean something:
+
+    forced.py --plan stampede --count 20 --kinds forced -- -m dflash_min.train --warmup no_grad
+
 Takes about 5 s a run on two cores with -j 2, so 50 of each kind of all six plans take 75 minutes;
-``--kinds forced`` makes those runs alone. Ctrl-C ends it and keeps what was counted; --json is
-written after each plan.
+``--kinds forced`` makes those runs alone. A run of the trainer takes 20 s. Ctrl-C ends it and keeps
+what was counted; --json is written after each plan.
 """
 
 import json
@@ -193,7 +199,8 @@ class Bench:
         self._out = out
         self._options = options
         body = body_of(name, minor(python.torch))
-        self._command = (python.path, str(PROGRAM), body, options.device)
+        words = options.program or (str(PROGRAM), body, options.device)
+        self._command = (python.path, *words)
         self.runner = ProcessRunner(out, self._launch)
 
     def run(self) -> None:
@@ -275,6 +282,9 @@ def options_of(argv, about=__doc__, count=50, kinds=("forced",)):
     if len(kinds) > 1:
         parser.add_argument(
             "--kinds", nargs="+", choices=kinds, default=kinds, help="only runs of these kinds"
+        )
+        parser.add_argument(
+            "program", nargs="*", help="script.py or -m module, and arguments, after --"
         )
     parser.set_defaults(kinds=kinds)
     parser.add_argument(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.schedule.outcome import Outcome
+from harness.schedule.plan import Plan
 
 HERE = Path(__file__).parent
 BAD = {
@@ -18,6 +19,8 @@ BAD = {
     "forced.py --plan bogus": "invalid choice: 'bogus'",
     "forced.py --python /no/such": "cannot start the interpreter /no/such",
     "step.py --steps 2 --device cpu": "a whole number from 3",
+    "reliability.py --layout 5x3": "--layout '5x3' is not TARGETS+DRAFTERS, such as 5+3",
+    "roles.py --layouts 5+0": "--layout 5+0: at least one target and one drafter are needed",
     "step.py --only bogus": "invalid choice: 'bogus'",
     "price_inside.py --device cpu": "python tests/bench/price.py starts it",
 }
@@ -31,7 +34,10 @@ def bench(words):
 
 @pytest.mark.parametrize(
     "name",
-    ["all", "endings", "forced", "night", "price", "races", "scale", "scripts", "search", "step"],
+    [
+        *("all", "endings", "forced", "night", "price", "races", "roles", "scale", "scripts"),
+        *("search", "step"),
+    ],
 )
 def test_help_says_how_long_it_takes(name):
     done = bench(f"{name}.py --help")
@@ -51,6 +57,14 @@ def test_what_does_not_fit_is_refused(words):
 def forced(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
     return importlib.import_module("forced")
+
+
+def test_another_program_can_be_forced(forced, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["-m", "dflash_min.train", "--layout", "5+3"]
+    options, python = forced.options_of(["--plan", "stampede", "--", *words], kinds=forced.KINDS)
+    bench = forced.Bench("stampede", python, tmp_path, options)
+    assert bench._launch(Plan(), tmp_path, 0).command == (python.path, *words)
 
 
 def test_what_did_not_count_is_told_apart(forced):

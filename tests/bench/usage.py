@@ -1,6 +1,7 @@
 """What the benches' command lines share: help that tells the figure and its time, clear refusals.
 
-Of the standard library only, and nothing of argparse for programs that are measured themselves.
+At import of the standard library only, and nothing of argparse for programs that are measured
+themselves.
 """
 
 import importlib.util
@@ -51,6 +52,20 @@ def writable(word):
     if not word.strip() or path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no file can be written to {word!r}")
     return path
+
+
+def layout(word):
+    """What reads an option's numbers of target and drafter threads, such as 5+3."""
+    import argparse
+
+    from dflash_min.errors import UsageError
+    from dflash_min.layout import deal
+
+    try:
+        deal("cpu", 0, threads=None, counts=word, targets=None, drafters=None)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return word
 
 
 def under_the_watch(about, starter):
