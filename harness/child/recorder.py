@@ -122,6 +122,7 @@ class Recorder:
         self.quiet = True
         self.schedule: Scheduler | None = None
         self._seq = itertools.count(1)
+        self._unwritten: set[int] = set()
         self._standing: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._bounds = Bounds()
         self._lock = threading.RLock()
@@ -170,7 +171,10 @@ class Recorder:
             if kept and not self.local.said:
                 self._say_start()
             seq, line = self._line(point, edge, compile_id, where, data)
-            self._write(point, line)
+            try:
+                self._write(point, line)
+            finally:  # what cannot be written is lost, and is told of as such
+                self._unwritten.discard(seq)
             if kept:
                 self.local.known = True
             self.noted(point, edge)
@@ -232,6 +236,17 @@ class Recorder:
         for point, count in sorted(self._bounds.left_out.items()):
             self.emit("left_out", {"of": point, "count": count})
 
+    def record_end(self, text: str) -> None:
+        """Write the last event: what the program left with, and which events are still to come.
+
+        A daemon thread can have numbered an event that it never writes, since it is not run again.
+        """
+        with self._lock:
+            data: dict[str, Any] = {"exit_text": text} if text else {}
+            if self._unwritten:
+                data["under_way"] = sorted(self._unwritten)
+            self.emit("end", data or None)
+
     def noted(self, point: str, edge: str) -> None:
         """Told of each event that was written; the memory probe sets this. Must not raise."""
 
@@ -288,6 +303,7 @@ class Recorder:
         self.local = ThreadState()
         self.compiling, self.tracing, self.in_backward = {}, {}, {}
         self._lock = threading.RLock()
+        self._unwritten = set()
         self._bounds = Bounds()
         self._kept.close()
         self._kept = Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
@@ -308,7 +324,7 @@ class Recorder:
                 return
             self._kept.open()
             for point, data in list(self._standing.values()):
-                self._kept.write(self._line(point, "instant", None, None, data)[1])
+                self._keep(*self._line(point, "instant", None, None, data))
             self.quiet = False
 
     def _say_start(self) -> None:
@@ -321,7 +337,7 @@ class Recorder:
         t_ns, tid, name, data, where = unsaid
         data["child_tid"], data["child_ident"] = self.local.tid, threading.get_ident()
         by = {"t_ns": t_ns, "tid": tid, "thread": name}
-        self._kept.write(self._line("thread_start", "instant", None, where, data, by=by)[1])
+        self._keep(*self._line("thread_start", "instant", None, where, data, by=by))
 
     def _line(
         self,
@@ -335,7 +351,9 @@ class Recorder:
     ) -> tuple[int, bytes]:
         """An event as a line; ``by`` says who was meant and when, if not this thread, now."""
         local = self.local
-        seq = next(self._seq)
+        with self._lock:
+            seq = next(self._seq)
+            self._unwritten.add(seq)
         event: dict[str, Any] = {
             "point": point,
             "t_ns": time.monotonic_ns(),
@@ -357,7 +375,17 @@ class Recorder:
             event["where"] = where
         if data is not None:
             event["data"] = data
-        return seq, _ascii_json(event) + b"\n"
+        try:
+            return seq, _ascii_json(event) + b"\n"
+        except Exception:
+            self._unwritten.discard(seq)
+            raise
+
+    def _keep(self, seq: int, line: bytes) -> None:
+        try:
+            self._kept.write(line)
+        finally:
+            self._unwritten.discard(seq)
 
     def _write(self, point: str, line: bytes) -> None:
         if point not in STEADY_POINTS:

@@ -79,8 +79,7 @@ class Session:
         if recorder.lost:
             reason = f"{recorder.lost} events could not be written"
             self._attachment.report("recorder", "failed", reason)
-        text = mask(self._leaving.text)
-        recorder.emit("end", {"exit_text": text} if text else None)
+        recorder.record_end(mask(self._leaving.text))
 
 
 def catch_fatal_signals(folder: str, deadline: float | None, *, main: bool) -> None:

@@ -108,6 +108,12 @@ def _recorder(timeline: Timeline) -> Iterator[NotWatched]:
         # A killed process may have numbered an event that it could not write any more.
         decisive = timeline.end_seq is not None
         yield NotWatched(name="recorder", state="lost", reason=reason, decisive=decisive)
+    if timeline.cut_off:
+        reason = (
+            f"{words.count(timeline.cut_off, 'event')} of process {timeline.pid} cut off: a thread "
+            "was writing when the program ended"
+        )
+        yield NotWatched(name="recorder", state="cut off", reason=reason, decisive=False)
     for point, number in sorted(timeline.left_out.items()):
         # What is left out is like thousands of events that were kept, so nothing hangs on it.
         about = "" if timeline.end_seq is not None else "at least "

@@ -111,9 +111,16 @@ class LeftOutData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndData(msgspec.Struct, frozen=True, kw_only=True):
-    """``exit_text``: what the program left with, if that was a text: ``sys.exit("no data")``."""
+    """The program's end.
+
+    Attributes:
+        exit_text: what it left with, if that was a text: ``sys.exit("no data")``.
+        under_way: numbers of events that other threads had not written by then. Some never are: a
+            daemon thread is not run again.
+    """
 
     exit_text: str = ""
+    under_way: tuple[Int, ...] = ()
 
 
 class SaidData(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ class Builder:
         self._shared = shared
         self._folder = Folder(self.timeline, self._calls, self._points, bounds)
         self._numbering = Numbering()
+        self._under_way: tuple[int, ...] = ()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             schema.Header: self._header,
             schema.Probe: self._probe,
@@ -125,6 +126,9 @@ class Builder:
         """The timeline, complete. ``segments_deleted``: steady events were thrown away on disk."""
         # What was thrown away on purpose leaves gaps too, so nothing can be said then.
         if not segments_deleted:
+            self.timeline.cut_off = self._numbering.excuse(self._under_way)
+            if self.timeline.end_seq is not None:
+                self.timeline.cut_off += self._numbering.excuse_from(self.timeline.end_seq + 1)
             self.timeline.lost = self._numbering.missing
             self.timeline.first_lost = self._numbering.first_missing
         self.timeline.repeated = self._numbering.repeated
@@ -239,4 +243,5 @@ class Builder:
 
     def _end(self, event: schema.End) -> None:
         self.timeline.end_seq = event.seq
+        self._under_way = event.data.under_way
         self.timeline.exit_text = event.data.exit_text

@@ -60,6 +60,24 @@ class Numbering:
                 found.append(event)
         return found
 
+    def excuse(self, seqs: Iterable[int]) -> int:
+        """Do not count numbers as missing from now on; return how many of them were not seen."""
+        found = 0
+        for seq in seqs:
+            page = self._pages.get(seq >> _PAGE_BITS)
+            if page is not None and not page[seq & _IN_PAGE]:
+                page[seq & _IN_PAGE] = 1
+                found += 1
+        return found
+
+    def excuse_from(self, seq: int) -> int:
+        """The same of all numbers from one on that came before the last one seen."""
+        if not self._pages:
+            return 0
+        last = max(self._pages)
+        end = (last << _PAGE_BITS) + self._pages[last].rindex(1)
+        return self.excuse(range(seq, min(end, seq + _PAGE)))
+
     @property
     def missing(self) -> int:
         """How many numbers between the first and the last were not seen."""

@@ -92,6 +92,7 @@ class Timeline:
         exit_text: the text that the program left with by ``sys.exit``; empty if there was none.
         lost: events that the recorder could not write, from gaps in the numbering.
         first_lost: the number of the first of them; None if there is none.
+        cut_off: how many events other threads were writing when the program ended, and never wrote.
         left_out: how many events of a point the recorder left out to stay within its bounds.
         damaged: lines that could not be read.
         repeated: events whose number had come before; they are left out.
@@ -139,6 +140,7 @@ class Timeline:
     end_seq: int | None = None
     exit_text: str = ""
     lost: int = 0
+    cut_off: int = 0
     first_lost: int | None = None
     left_out: dict[str, int] = field(default_factory=dict)
     damaged: int = 0

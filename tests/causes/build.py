@@ -185,7 +185,8 @@ class Script:
             )
             if not any(line["point"] == "compile_detail" for line in self.lines):
                 self.add("compile_detail", self.pid, {"metrics": count, "compiles": count})
-            self.add("end", self.pid)
+            if not any(line["point"] == "end" for line in self.lines):
+                self.add("end", self.pid)
         write(self.folder, self.lines, {"exit_code": exit_code, "timeout_s": 60.0, **ended})
         return self.folder
 

@@ -94,6 +94,37 @@ def test_a_line_cut_short_by_a_full_disk_is_counted_and_later_lines_are_whole(ru
     assert [len(line) for line in torn] == [20]
 
 
+class Slow:
+    """Takes until it is let go to be written as JSON."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __repr__(self) -> str:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return "slow"
+
+
+def test_the_end_names_events_that_other_threads_have_not_written(tmp_path) -> None:
+    recorder, slow = Recorder(str(tmp_path)), Slow()
+    written = recorder.emit("step", {"step": 1})
+    assert recorder.emit("step", {("a", "key"): 1}) == 0  # lost, and not under way
+    thread = threading.Thread(target=lambda: recorder.emit("thread_end", {"of": slow}))
+    thread.start()
+    assert slow.begun.wait(60)
+    recorder.record_end("no data")
+    slow.go_on.set()
+    thread.join()
+    recorder.record_end("")
+    lines = [json.loads(line) for line in _raw(tmp_path)]
+    first, last = (line for line in lines if line["point"] == "end")
+    late = next(line for line in lines if line["point"] == "thread_end")
+    assert first["data"] == {"exit_text": "no data", "under_way": [late["seq"]]}
+    assert written < late["seq"] < first["seq"]
+    assert "data" not in last
+
+
 def test_the_first_eight_and_then_powers_of_two() -> None:
     written = [n for n in range(1, 2000) if worth_recording(n)]
     assert written == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512, 1024]

@@ -148,6 +148,21 @@ def test_lost_events(script):
     assert names(diagnose(script.finish())) == ["recorder"]
 
 
+def test_events_that_the_programs_end_cut_off_are_told_and_decide_nothing(script):
+    healthy(script)
+    script.add("invariants", MAIN, {"fx_flag_clear": True, "busy_tids": []})
+    script.add("compile_detail", MAIN, {"metrics": 1, "compiles": 1})
+    script.seq += 1
+    script.add("end", MAIN, {"under_way": [script.seq]})
+    script.seq += 1  # numbered after the end, and not written
+    script.add("thread_end", A)
+    report = diagnose(script.finish())
+    assert report.verdict == "clean"
+    told = [(n.name, n.state, n.decisive) for n in report.not_watched]
+    assert told == [("recorder", "cut off", False)]
+    assert "2 events of process" in report.not_watched[0].reason
+
+
 def test_events_that_the_recorder_itself_counted_as_lost(script):
     healthy(script)
     data = {"name": "recorder", "state": "failed", "reason": "3 events could not be written"}
