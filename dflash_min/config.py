@@ -1,6 +1,7 @@
-"""Every setting of the trainer that a user may give, and the sizes of the models.
+"""Every setting that a user may give, and the sizes of the models.
 
-`dflash_min.resolve` fills in what was left open. Nothing here imports torch, so that a command line
+What was left open, `dflash_min.resolve` fills in for the trainer and `dflash_min.pretrain` for a
+target's training. Nothing here imports torch, so that a command line
 is checked, and a wrong one refused, before the seconds that importing torch takes.
 """
 
@@ -20,11 +21,10 @@ CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotun
 NestedFx = Literal["error", "fallback"]
 Preset = Literal["incident", "fast"]
 Dtype = Literal["float32", "bfloat16"]
+Exchange = Literal["after", "during"]
 
-PIECES: Final = ("mask", "layers", "loss", "optimizer", "exchange")
+PIECES: Final = ("mask", "layers", "loss", "optimizer")
 """What can be fused (see `dflash_min.fused`)."""
-FAST: Final = ("mask", "layers", "loss", "optimizer")
-"""What `--preset fast` fuses."""
 
 # Tokens 0..255 are bytes; what text cannot say has ids of its own.
 MASK_TOKEN: Final = 256
@@ -119,14 +119,17 @@ class TrainConfig:
     activation_checkpointing: bool = True
     """Recompute each drafter layer in the backward; fused layers never are."""
     preset: Preset = "incident"
-    """incident: the structure in which races of compilation occur. fast: bfloat16 and the fused
-    pieces but exchange. --dtype and --fused outrank it."""
+    """incident: the structure in which races of compilation occur. fast: bfloat16 and every fused
+    piece. --dtype and --fused outrank it."""
     dtype: Dtype | None = None
     """Of weights and activations (float32, fast bfloat16); float32 masters of bfloat16 weights are
     what is trained."""
     fused: tuple[str, ...] | None = None
-    """Pieces of a step to fuse, of mask, layers, loss, optimizer, which needs --dtype bfloat16, and
-    exchange; none turns all off (none, fast all but exchange)."""
+    """Pieces of a step to fuse, of mask, layers, loss and optimizer, which needs --dtype bfloat16;
+    none turns all off (none, fast all)."""
+    exchange: Exchange = "after"
+    """When drafters on several GPUs send each other their gradients: after the backward, or each
+    gradient during it, as soon as it is made."""
 
     steps: int = 12
     """Optimiser steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
     from torch.nn import Parameter
-
-    from dflash_min.fused.exchange import Exchange
 
 
 class Accumulator:
@@ -46,6 +44,59 @@ class Accumulator:
             p.grad = None if total is None else total.to(p.dtype)
 
 
+class Road(Protocol):
+    """How replicas come to each other's gradients.
+
+    In each step every replica's thread calls `offer` when its backward has ended, meets the others,
+    calls `received`, gives the device what reads the gradients, calls `read`, and, when one of them
+    has called `forget`, meets the others again.
+    """
+
+    def offer(self, rank: int) -> None:
+        """Let the others have a replica's gradients, which are all made."""
+
+    def received(self, rank: int) -> Sequence[Sequence[Tensor]]:
+        """Return all replicas' gradients in order of their ranks, as one replica may read them.
+
+        A parameter that had no part in a replica's backward has zeros.
+        """
+
+    def read(self, rank: int) -> None:
+        """Note that a replica's device has been given everything that reads them."""
+
+    def forget(self) -> None:
+        """Let the gradients go; called by one thread, when all have called `read`."""
+
+
+class InPlace:
+    """Replicas read each other's gradients where they are, when all backwards have ended.
+
+    On CUDA, reading another thread's gradients needs no event: all threads use each device's
+    default stream, a copy between devices runs in both, and the meeting orders the launches.
+    """
+
+    def __init__(self, replicas: Sequence[Sequence[Parameter]]) -> None:
+        """Take each replica's parameters, in the order that all share."""
+        self._replicas = replicas
+        self._grads: list[list[Tensor]] = [[] for _ in replicas]
+
+    def offer(self, rank: int) -> None:
+        """Hold a replica's gradients until `forget`."""
+        self._grads[rank] = [gradient_of(p) for p in self._replicas[rank]]
+
+    def received(self, rank: int) -> Sequence[Sequence[Tensor]]:
+        """Return all gradients, wherever they are."""
+        del rank
+        return self._grads
+
+    def read(self, rank: int) -> None:
+        """Do nothing: what follows on the gradients' device follows in its stream."""
+
+    def forget(self) -> None:
+        """Let go of all gradients: the next ones want their memory."""
+        self._grads = [[] for _ in self._grads]
+
+
 class Average:
     """Gives every replica the gradient that one replica would have on all their batches.
 
@@ -53,38 +104,36 @@ class Average:
     weight then count for more, as in the summed batch. All replicas add the sums in rank order and
     divide by the summed weight, unless the optimiser does, so that they get equal bits where their
     devices are of one kind.
-
-    On CUDA, reading another thread's gradients needs no event: all threads use each device's
-    default stream, a copy between devices runs in both, and the meeting orders the launches.
     """
 
     def __init__(
-        self, replicas: int, *, mean: bool = True, exchange: Exchange | None = None
+        self,
+        replicas: Sequence[Sequence[Parameter]],
+        *,
+        mean: bool = True,
+        road: Road | None = None,
     ) -> None:
         """Prepare for so many replicas.
 
         Args:
-            replicas: how many meet.
+            replicas: the parameters of each, in the order that all share.
             mean: whether to divide by the summed weight. Without it one replica's gradients are
                 left as they are, and not even copied.
-            exchange: brings the gradients; without one they are read where they are.
+            road: how gradients come to the others; in place, if not given.
         """
+        self._replicas = replicas
         self._mean = mean
-        self._exchange = exchange
-        self._barrier = threading.Barrier(replicas)
+        self._road: Road = InPlace(replicas) if road is None else road
+        self._barrier = threading.Barrier(len(replicas))
         self._lock = threading.Lock()
         self._read = 0
-        self._grads: list[list[Tensor]] = [[] for _ in range(replicas)]
-        self._sums: list[tuple[float, ...]] = [() for _ in range(replicas)]
+        self._sums: list[tuple[float, ...]] = [() for _ in replicas]
 
-    def gather(
-        self, rank: int, parameters: Sequence[Parameter], sums: tuple[float, ...]
-    ) -> tuple[float, ...]:
+    def gather(self, rank: int, sums: tuple[float, ...]) -> tuple[float, ...]:
         """Wait for all replicas, then replace this one's gradients by the averaged ones.
 
         Args:
             rank: which replica the calling thread is.
-            parameters: its parameters, in the order that all replicas share.
             sums: numbers to be summed over the replicas; the first is the weight of its batch.
 
         Returns:
@@ -93,21 +142,16 @@ class Average:
         Raises:
             Stopped: after `abort`.
         """
-        if self._exchange is None:
-            self._grads[rank] = [
-                torch.zeros_like(p) if p.grad is None else p.grad for p in parameters
-            ]
+        self._road.offer(rank)
         self._sums[rank] = sums
         self.meet()
         totals = tuple(sum(column) for column in zip(*self._sums, strict=True))
-        everyones = self._grads if self._exchange is None else self._exchange.received(rank)
-        for p, *grads in zip(parameters, *everyones, strict=True):
+        for p, *grads in zip(self._replicas[rank], *self._road.received(rank), strict=True):
             p.grad = _ordered_sum(grads, p.device)
             if self._mean:
                 # A batch without a single label has weight 0 and gradient 0.
                 p.grad.div_(totals[0] or 1.0)
-        if self._exchange is not None:
-            self._exchange.read(rank)
+        self._road.read(rank)
         self._forget_when_all_have_read()
         return totals
 
@@ -133,13 +177,15 @@ class Average:
         self._barrier.abort()
 
     def _forget_when_all_have_read(self) -> None:
-        """Let go of what the last reader has read: the next gradients want its memory."""
         with self._lock:
-            self._read = (self._read + 1) % len(self._grads)
+            self._read = (self._read + 1) % len(self._replicas)
             if self._read == 0:
-                self._grads = [[] for _ in self._grads]
-                if self._exchange is not None:
-                    self._exchange.forget()
+                self._road.forget()
+
+
+def gradient_of(p: Parameter) -> Tensor:
+    """Return a parameter's gradient, zeros if it had no part in the backward."""
+    return torch.zeros_like(p) if p.grad is None else p.grad
 
 
 def _ordered_sum(tensors: Sequence[Tensor], device: torch.device) -> Tensor:

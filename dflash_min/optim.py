@@ -9,6 +9,7 @@ import torch
 
 from dflash_min.errors import NotFiniteError
 from dflash_min.fused.adamw import FusedAdamW, fits
+from dflash_min.gradients import gradient_of
 from dflash_min.lr import lr_share
 from dflash_min.readback import Readback
 
@@ -101,7 +102,7 @@ class Optimizer:
     def _step_fused(self, fused: FusedAdamW, step: int, weight: float) -> None:
         group = self._adamw.param_groups[0]
         norm = fused.clip(
-            [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters],
+            [gradient_of(p) for p in self._parameters],
             weight=weight,
             max_norm=self._resolved.max_grad_norm,
         )

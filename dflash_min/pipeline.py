@@ -18,7 +18,7 @@ from dflash_min.batches import training_batch
 from dflash_min.channel import Channel
 from dflash_min.dealing import made_by, maker, taken_by
 from dflash_min.errors import NotFiniteError, Stopped
-from dflash_min.fused.exchange import Exchange
+from dflash_min.exchange import Exchange
 from dflash_min.gradients import Accumulator, Average
 from dflash_min.step_report import LOSS, TOKENS, WEIGHT, read_sums, step_numbers, step_report
 from dflash_min.updates import Updates
@@ -109,10 +109,9 @@ class Pipeline:
         self._start = start
         self._grace_s = grace_s
         self._patience_s = patience_s
-        self._exchange = _exchange(resolved, replicas)
-        self._average = Average(
-            len(replicas), mean=not optimizers[0].divides, exchange=self._exchange
-        )
+        parameters = [replica.parameters for replica in replicas]
+        self._exchange = Exchange(parameters) if resolved.exchange == "during" else None
+        self._average = Average(parameters, mean=not optimizers[0].divides, road=self._exchange)
         self._updates = Updates(len(replicas), start)
         self._channels: list[list[Channel[Batch]]] = [
             [Channel(resolved.queue_depth) for _ in targets] for _ in replicas
@@ -149,6 +148,8 @@ class Pipeline:
                 self._halt(until)
                 self._wait_for_all(until, halted=True)
                 raise
+        if self._exchange is not None and not self.left_behind:
+            self._exchange.release()
         if self._errors:
             raise self._failure()
 
@@ -248,7 +249,7 @@ class Pipeline:
         for step in range(self._start, resolved.steps):
             began = time.perf_counter()
             mine = self._gradient(rank, step)
-            totals = self._average.gather(rank, replica.parameters, mine)
+            totals = self._average.gather(rank, mine)
             with self._updates.update(rank):
                 self._optimizers[rank].step(step, totals[WEIGHT])
             try:
@@ -288,20 +289,6 @@ class Pipeline:
             f"the loss is {loss} in step {step + 1}, thread drafter-{rank}, batch {number} "
             f"({length} tokens of the training text from token {', '.join(map(str, starts))} on)"
         )
-
-
-def _exchange(resolved: Resolved, replicas: Sequence[Replica]) -> Exchange | None:
-    """Return what sends gradients during the backward, if that is asked for and of any use.
-
-    Sums over several batches of a step are not made before the last backward has ended; replicas
-    on one GPU read each other's gradients where they are.
-    """
-    gpus = [replica.device for replica in replicas if replica.device.type == "cuda"]
-    apart = len(set(gpus)) == len(gpus)
-    wanted = "exchange" in resolved.fused and len(replicas) > 1
-    if not (wanted and apart and resolved.accumulate == 1):
-        return None
-    return Exchange([replica.parameters for replica in replicas])
 
 
 def _seconds_to(until: float) -> float | None:

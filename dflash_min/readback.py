@@ -21,8 +21,9 @@ class Readback:
     def __init__(self, values: Tensor) -> None:
         """Begin to copy, on the current stream of the tensor's device."""
         self._arrived: torch.cuda.Event | None = None
-        self._host = values.detach()
-        if values.is_cuda:
+        if not values.is_cuda:
+            self._host = values.detach().clone()
+        else:
             self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._host.copy_(values.detach(), non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dflash_min import tokens
 from dflash_min.bounds import MOST, check_heads, check_numbers
-from dflash_min.config import FAST, PIECES, ModelConfig
+from dflash_min.config import PIECES, ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.layout import deal, pick_device
 from dflash_min.targets import choice as targets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CompileMode,
         Dtype,
         Dynamic,
+        Exchange,
         NestedFx,
         Shapes,
         TrainConfig,
@@ -59,6 +60,7 @@ class Resolved:
     dtype: Dtype
     fused: tuple[str, ...]
     """Of `config.PIECES`, in their order."""
+    exchange: Exchange
     steps: int
     seed: int
     lr: float
@@ -157,16 +159,18 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
         raise UsageError(
             f"--compile-mode {config.compile_mode} needs --backend inductor, not {backend}"
         )
+    layout = deal(
+        device,
+        gpus,
+        threads=config.threads,
+        counts=config.layout,
+        targets=config.targets,
+        drafters=config.drafters,
+    )
+    _check_exchange(config, layout)
     chosen: dict[str, Any] = {
         "device": device,
-        "layout": deal(
-            device,
-            gpus,
-            threads=config.threads,
-            counts=config.layout,
-            targets=config.targets,
-            drafters=config.drafters,
-        ),
+        "layout": layout,
         "model": model,
         "warmup_lens": warmup_lens,
         "seq_lens": seq_lens,
@@ -189,11 +193,26 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
     return Resolved(**chosen, **as_said)
 
 
+def _check_exchange(config: TrainConfig, layout: Layout) -> None:
+    """Refuse to send gradients during the backward where that cannot be done."""
+    if config.exchange != "during":
+        return
+    if config.accumulate > 1:
+        raise UsageError(
+            f"--exchange during needs --accumulate 1, not {config.accumulate}: a sum of several "
+            "batches is not there before the last backward has ended"
+        )
+    gpus = [name for name in layout.drafters if name.startswith("cuda")]
+    for name in gpus:
+        if gpus.count(name) > 1:
+            raise UsageError(f"--exchange during needs a GPU for each drafter; {name} has several")
+
+
 def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
     """Return the dtype and the fused pieces, which a preset chooses where the user has not."""
     fast = config.preset == "fast"
     dtype: Dtype = _or(config.dtype, "bfloat16" if fast else "float32")
-    fused = _or(config.fused, FAST if fast else ())
+    fused = _or(config.fused, PIECES if fast else ())
     if fused == ("none",):
         fused = ()
     for piece in fused:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.nn.functional as F
+
+# Torch's documented way to say that a size may vary; it has no other name.
+from torch._dynamo import maybe_mark_dynamic
 from torch.nn.attention.flex_attention import BlockMask
 
 if TYPE_CHECKING:
@@ -55,14 +58,18 @@ def mask_by_bounds(
 ) -> MaskMod:
     """State what `attention.dflash_mask_mod` does by two numbers a query, in int32.
 
-    They are how many keys of the context it sees and which key its own block begins with. Numbers
-    of queries are filled up to whole tiles, since kernels evaluate those.
+    They are how many keys of the context it sees and which key its own block begins with. The
+    tables are filled up to whole tiles of queries, since kernels evaluate those; beyond the last
+    query nothing is seen. `block_size` is a keyword's default for the reason given there.
     """
     queries = anchors_BN.shape[1] * block_size
 
     def by_query(bound_BN: Tensor, missing: int) -> Tensor:
         bound_BQ = bound_BN.to(torch.int32).repeat_interleave(block_size, dim=1)
-        return F.pad(bound_BQ, (0, -queries % TILE), value=missing)
+        bound_BQ = F.pad(bound_BQ, (0, -queries % TILE), value=missing)
+        # Whole tiles are as many as the queries by chance: see `attention.mark_tile_counts`.
+        maybe_mark_dynamic(bound_BQ, 1)
+        return bound_BQ
 
     begins_N = context_len + torch.arange(0, queries, block_size, device=anchors_BN.device)
     seen_BQ = by_query(torch.where(keep_BN, anchors_BN, 0).clamp(max=context_len), 0)

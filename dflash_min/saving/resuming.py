@@ -41,6 +41,7 @@ _FREE: Final = frozenset(
         "data",  # the text is compared, not where it lies
         "eval_batches",
         "eval_every",
+        "exchange",
         "layout",  # the number of drafters is compared
         "model",  # its fields are compared
         "queue_depth",

@@ -1,6 +1,8 @@
 """A file of whole lines, each written straight to the kernel, so that nothing dies with us."""
 
+import json
 import os
+from typing import Any
 
 
 class Log:
@@ -49,3 +51,16 @@ class Log:
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._file
+
+
+def ascii_json(event: dict[str, Any]) -> bytes:
+    """The event as JSON whose every control byte, as torch's guard texts hold them, is escaped.
+
+    A lone surrogate (from a path or an argument that is not UTF-8) is no text that a strict reader
+    takes, so it becomes a question mark.
+    """
+    text = json.dumps(event, ensure_ascii=True, default=repr)
+    if "\\ud" in text:
+        whole = json.dumps(event, ensure_ascii=False, default=repr).encode("utf-8", "replace")
+        text = json.dumps(json.loads(whole), ensure_ascii=True)
+    return text.encode("ascii")

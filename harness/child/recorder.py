@@ -6,9 +6,7 @@ program goes on.
 """
 
 import atexit
-import contextlib
 import itertools
-import json
 import os
 import threading
 import time
@@ -19,12 +17,11 @@ from typing import Any, Protocol
 
 from .bounds import Bounds, worth_recording
 from .calling_thread import current_thread_name, registered_thread
-from .log import Log
+from .log import Log, ascii_json
+from .segments import Segments
 from .stacks import user_stack
 
 KEPT = "events.jsonl"
-STEADY = "steady"
-SEGMENTS = 8
 STEADY_POINTS = frozenset({"step", "memory"})
 _STANDING_POINTS = frozenset({"header", "probe"})
 #: So many kinds are counted apart in one thread; those that come later share one count a point.
@@ -127,10 +124,7 @@ class Recorder:
         self._bounds = Bounds()
         self._lock = threading.RLock()
         self._kept = Log(os.path.join(folder, name))  # noqa: PTH118 - few imports in the child
-        self._steady: Log | None = None
-        self._segment_bytes = max(max_steady_bytes // SEGMENTS, 1 << 16)
-        self._segment_number = 0
-        self._segment_left = 0
+        self._steady = Segments(folder, max_steady_bytes)
         if not lazy:
             self._kept.open()
             self.quiet = False
@@ -307,9 +301,7 @@ class Recorder:
         self._bounds = Bounds()
         self._kept.close()
         self._kept = Log(os.path.join(self.folder, f"events-{self.pid}.jsonl"))  # noqa: PTH118
-        if self._steady is not None:
-            self._steady.close()
-        self._steady, self._segment_left, self._segment_number = None, 0, 0
+        self._steady.begin_anew()
         self.quiet = True
 
     def _stand(self, point: str, data: Mapping[str, Any] | None) -> bool:
@@ -376,7 +368,7 @@ class Recorder:
         if data is not None:
             event["data"] = data
         try:
-            return seq, _ascii_json(event) + b"\n"
+            return seq, ascii_json(event) + b"\n"
         except Exception:
             self._unwritten.discard(seq)
             raise
@@ -392,36 +384,4 @@ class Recorder:
             self._kept.write(line)
             return
         with self._lock:
-            if self._steady is None or self._segment_left < len(line):
-                self._steady = self._next_segment()
-            self._segment_left -= len(line)
             self._steady.write(line)
-
-    def _next_segment(self) -> "Log":
-        if self._steady is not None:
-            self._steady.close()
-        self._segment_number += 1
-        self._segment_left = self._segment_bytes
-        oldest = self._segment_number - SEGMENTS
-        if oldest > 0:
-            with contextlib.suppress(FileNotFoundError):  # somebody else made room
-                os.unlink(self._segment_path(oldest))  # noqa: PTH108
-        log = Log(self._segment_path(self._segment_number))
-        log.open()
-        return log
-
-    def _segment_path(self, number: int) -> str:
-        return os.path.join(self.folder, f"{STEADY}-{self.pid}-{number:06d}.jsonl")  # noqa: PTH118
-
-
-def _ascii_json(event: dict[str, Any]) -> bytes:
-    """The event as JSON whose every control byte, as torch's guard texts hold them, is escaped.
-
-    A lone surrogate (from a path or an argument that is not UTF-8) is no text that a strict reader
-    takes, so it becomes a question mark.
-    """
-    text = json.dumps(event, ensure_ascii=True, default=repr)
-    if "\\ud" in text:
-        whole = json.dumps(event, ensure_ascii=False, default=repr).encode("utf-8", "replace")
-        text = json.dumps(json.loads(whole), ensure_ascii=True)
-    return text.encode("ascii")

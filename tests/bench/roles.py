@@ -210,7 +210,7 @@ def settings(options, layout, gpus):
         layout=deal(options.device, gpus, threads=None, counts=layout, targets=None, drafters=None),
         seq_lens=(length,),
         warmup_lens=(length,),
-        fused=(*resolved.fused, *(["exchange"] if options.exchange else [])),
+        exchange="during" if options.exchange else "after",
     )
 
 

@@ -222,7 +222,7 @@ OTHERS = {
     "seq_lens": (100,), "shapes": "fixed", "bucket_lens": (300,), "anchors": 3, "batch_size": 2,
     "accumulate": 2, "dynamic": "auto", "compile_mode": "max-autotune", "backend": "eager",
     "nested_fx": "fallback", "activation_checkpointing": False, "preset": "fast",
-    "dtype": "bfloat16", "fused": ("loss",), "steps": 5, "seed": 1, "lr": 1e-3, "lr_warmup": 0.5,
+    "dtype": "bfloat16", "fused": ("loss",), "exchange": "during", "steps": 5, "seed": 1, "lr": 1e-3, "lr_warmup": 0.5,
     "weight_decay": 0.1, "max_grad_norm": 2.0, "loss_chunk": 7, "queue_depth": 3,
     "eval_batches": 1, "eval_every": 1, "data": (Path("text"),), "target": "nowhere", "hidden": 32,
     "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp": 16, "layers": 1, "target_layers": 7,

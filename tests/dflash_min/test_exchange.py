@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from dflash_min import pipeline
 from dflash_min.config import TrainConfig
-from dflash_min.fused.exchange import Exchange
+from dflash_min.errors import UsageError
+from dflash_min.exchange import Exchange
 from dflash_min.gradients import Average
 from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
@@ -19,16 +21,67 @@ from .trainers import ignore, small_dense, state
 pytestmark = pytest.mark.usefixtures("threads_end")
 
 
-def test_a_run_with_exchange_ends_in_the_same_bits():
-    ends = []
-    for fused in ((), ("exchange",)):
-        trainer = small_dense(threads=3, steps=4, fused=fused)
+class Counted(Exchange):
+    """Counts what is sent."""
+
+    made = 0
+    sent = 0
+
+    def __init__(self, replicas) -> None:
+        super().__init__(replicas)
+        type(self).made += 1
+
+    def _send(self, rank: int, index: int, parameter: torch.Tensor) -> None:
+        type(self).sent += 1
+        super()._send(rank, index, parameter)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(pipeline, "Exchange", Counted)
+    Counted.made = Counted.sent = 0
+    return Counted
+
+
+def ended(trainer: Trainer) -> list[dict[str, bytes]]:
+    trainer.run(ignore)
+    return [state(replica.drafter) for replica in trainer.replicas]
+
+
+def test_a_run_with_exchange_ends_in_the_same_bits(counted) -> None:
+    plain = ended(small_dense(threads=3, steps=4))
+    assert counted.made == 0
+    trainer = small_dense(threads=3, steps=4, exchange="during")
+    assert ended(trainer) == plain
+    count = 3 * len(trainer.replicas[0].parameters)
+    assert (counted.made, counted.sent) == (1, 4 * count)
+    # And after the run a backward sends nothing any more.
+    trainer.replicas[0].parameters[0].sum().backward()
+    assert counted.sent == 4 * count
+
+
+def test_one_drafter_has_nobody_to_send_to() -> None:
+    assert ended(small_dense(steps=2, exchange="during")) == ended(small_dense(steps=2))
+
+
+def test_a_run_that_fails_during_a_backward_sends_nothing_afterwards(counted) -> None:
+    trainer = small_dense(threads=2, steps=3, exchange="during")
+    last = trainer.replicas[1].parameters[0]
+
+    def fail(_: torch.Tensor) -> None:
+        raise RuntimeError("in the midst of a backward")
+
+    handle = last.register_hook(fail)
+    with pytest.raises(ExceptionGroup):
         trainer.run(ignore)
-        ends.append([state(replica.drafter) for replica in trainer.replicas])
-    assert ends[0] == ends[1]
+    handle.remove()
+    sent = counted.sent
+    assert sent > 0
+    last.sum().backward()
+    assert counted.sent == sent
 
 
-def test_a_gradient_is_there_before_the_backward_has_ended():
+def test_a_gradient_is_there_before_the_backward_has_ended() -> None:
     first, second = Parameter(torch.tensor([2.0])), Parameter(torch.tensor([3.0]))
     other = [Parameter(torch.zeros(1)) for _ in range(2)]
     exchange = Exchange([[first, second], other])
@@ -39,21 +92,21 @@ def test_a_gradient_is_there_before_the_backward_has_ended():
         (torch.exp(first) * second).sum().backward()
     assert seen == [0.0, torch.exp(first).item()]
     assert [g.item() for g in exchange.received(1)[0]] == [first.grad.item(), second.grad.item()]
-    assert exchange.received(0)[1] == [torch.zeros(1)] * 2
+    assert [g.item() for g in exchange.received(0)[1]] == [0.0, 0.0]
 
 
-def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last():
+def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last() -> None:
     replicas = [[Parameter(torch.ones(2)), Parameter(torch.ones(2))] for _ in range(2)]
     exchange = Exchange(replicas)
-    average = Average(2, mean=False, exchange=exchange)
+    average = Average(replicas, mean=False, road=exchange)
 
-    def work(rank):
+    def work(rank: int) -> list[list[list[float]]]:
         used, sometimes = replicas[rank]
         found = []
         for step in range(2):
             loss = (used * (rank + 1)).sum()
             (loss if step else loss + 10 * sometimes.sum()).backward()
-            average.gather(rank, replicas[rank], (1.0,))
+            average.gather(rank, (1.0,))
             found.append([p.grad.tolist() for p in replicas[rank]])
             used.grad = sometimes.grad = None
             average.meet()
@@ -64,37 +117,76 @@ def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last()
             assert found == [[[3.0, 3.0], [20.0, 20.0]], [[3.0, 3.0], [0.0, 0.0]]]
 
 
-def test_nothing_is_sent_after_the_run():
-    trainer = small_dense(threads=2, steps=1, fused=("exchange",))
-    trainer.run(ignore)
-    for replica in trainer.replicas:
-        assert not any(p._post_accumulate_grad_hooks for p in replica.parameters)
+@pytest.mark.parametrize(
+    ("said", "gpus", "message"),
+    [
+        (
+            {"device": "cpu", "threads": 2, "accumulate": 2},
+            0,
+            "--exchange during needs --accumulate 1, not 2: a sum of several batches is not there "
+            "before the last backward has ended",
+        ),
+        (
+            {"device": "cuda", "layout": "1+3"},
+            2,
+            "--exchange during needs a GPU for each drafter; cuda:1 has several",
+        ),
+    ],
+)
+def test_where_it_cannot_be_done_it_is_refused(said, gpus, message) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(TrainConfig(exchange="during", **said), gpus)
+    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("said", [{"threads": 1}, {"threads": 2, "accumulate": 2}])
-def test_where_it_is_of_no_use_nothing_is_kept_for_it(monkeypatch, said):
-    made = []
-    monkeypatch.setattr("dflash_min.pipeline.Exchange", lambda *_: made.append(1))
-    trainer = small_dense(steps=1, fused=("exchange",), **said)
-    trainer.run(ignore)
-    assert made == []
+needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_a_run_on_two_gpus_ends_in_the_same_bits():
-    ends = []
-    for fused in (("optimizer",), ("optimizer", "exchange")):
-        config = TrainConfig(
-            device="cuda",
-            layout="2+2",
-            steps=6,
-            dtype="bfloat16",
-            fused=fused,
-            seq_lens=(512,),
-            warmup_lens=(512,),
-        )
-        trainer = Trainer(resolve(config, 2))
-        trainer.run(ignore)
-        ends.append([state(replica.drafter) for replica in trainer.replicas])
+@needs_two
+def test_a_run_on_two_gpus_ends_in_the_same_bits(counted) -> None:
+    config = {
+        "device": "cuda",
+        "targets": ("cuda:0", "cuda:1"),
+        "drafters": ("cuda:0", "cuda:1"),
+        "steps": 6,
+        "dtype": "bfloat16",
+        "seq_lens": (512,),
+        "warmup_lens": (512,),
+    }
+    ends = [
+        ended(Trainer(resolve(TrainConfig(**config, exchange=exchange), 2)))
+        for exchange in ("after", "during")
+    ]
     assert ends[0] == ends[1]
+    assert counted.sent > 0
+
+
+@pytest.mark.gpu
+@needs_two
+@pytest.mark.parametrize("busy", [0, 1])
+def test_neither_a_slow_sender_nor_a_slow_receiver_mixes_two_steps(busy) -> None:
+    size = 1 << 24
+    replicas = [[Parameter(torch.zeros(size, device=f"cuda:{i}"))] for i in range(2)]
+    exchange = Exchange(replicas)
+    average = Average(replicas, mean=False, road=exchange)
+    matrix = torch.randn(4096, 4096, device=f"cuda:{busy}")
+
+    def work(rank: int) -> list[float]:
+        (p,) = replicas[rank]
+        found = []
+        for step in range(8):
+            if rank == busy:  # the device is tens of milliseconds behind its thread
+                for _ in range(30):
+                    matrix @ matrix
+            (p * float(10**rank * (step + 1))).sum().backward()
+            average.gather(rank, (1.0,))
+            found.append((p.grad.min(), p.grad.max()))
+            p.grad = None
+            average.meet()
+        return [value.item() for pair in found for value in pair]
+
+    with exchange, ThreadPoolExecutor(2) as threads:
+        for found in threads.map(work, range(2)):
+            assert found == [11.0 * (step + 1) for step in range(8) for _ in "ab"]
+    exchange.release()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dflash_min
 from dflash_min.attention import build_block_mask, dense_mask
-from dflash_min.config import FAST, PIECES, TrainConfig
+from dflash_min.config import PIECES, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.fused.loss import fused_loss
 from dflash_min.fused.mask import block_mask
@@ -263,7 +263,7 @@ def test_what_the_preset_chooses_and_what_goes_before_it() -> None:
     )
     assert (fast.dtype, fast.fused, fast.activation_checkpointing) == (
         "bfloat16",
-        FAST,
+        PIECES,
         False,
     )
     said = settings_of(preset="fast", dtype="float32", fused=("loss", "mask", "loss"))

@@ -100,6 +100,18 @@ def test_context_that_is_no_whole_tiles_is_refused(small_config) -> None:
         FusedDrafter(drafter)(embeds, features, blocks.positions(130, anchors, SLOTS), mask)
 
 
+@pytest.mark.parametrize(
+    ("version", "fusion"),
+    [("2.11.0+cu130", {"triton.mix_order_reduction": False}), ("2.13.0", {}), ("2.14.1", {})],
+)
+def test_a_fusion_that_torch_miscompiles_is_off_and_nothing_else(
+    monkeypatch, version, fusion
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    assert layers._options(None) == fusion
+    assert layers._options("reduce-overhead") == {"triton.cudagraphs": True, **fusion}
+
+
 class Lock:
     """A lock that says when a thread comes to it."""
 

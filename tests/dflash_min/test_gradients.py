@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 def gathered(gradients: list[torch.Tensor], *, mean: bool) -> list[torch.Tensor]:
     replicas = [Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    average = Average(len(replicas), mean=mean)
+    average = Average([[p] for p in replicas], mean=mean)
 
     def work(rank: int) -> torch.Tensor:
         replicas[rank].grad = gradients[rank]
-        average.gather(rank, [replicas[rank]], (2.0,))
+        average.gather(rank, (2.0,))
         average.meet()
         return replicas[rank].grad
 
@@ -55,14 +55,14 @@ def test_the_only_replicas_gradient_is_not_copied() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_gradients_are_let_go_once_all_replicas_have_read_them(count) -> None:
     replicas = [Parameter(torch.zeros(8)) for _ in range(count)]
-    average = Average(count)
+    average = Average([[p] for p in replicas])
     alive: list[weakref.ref[torch.Tensor]] = []
     left = []
 
     def work(rank: int) -> None:
         replicas[rank].grad = torch.ones(8)
         alive.append(weakref.ref(replicas[rank].grad))
-        average.gather(rank, [replicas[rank]], (1.0,))
+        average.gather(rank, (1.0,))
         replicas[rank].grad = None  # as an optimiser does it
         average.meet()
         left.extend(reference() for reference in alive)

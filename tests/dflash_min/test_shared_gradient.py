@@ -40,7 +40,7 @@ def test_the_average_is_the_gradient_of_one_replica_with_the_summed_batch():
 
     single, sums = one_replica_with(batches)
 
-    average = Average(3)
+    average = Average([replica.parameters for replica in trainer.replicas])
 
     def work(rank):
         replica = trainer.replicas[rank]
@@ -48,7 +48,7 @@ def test_the_average_is_the_gradient_of_one_replica_with_the_summed_batch():
             mine = replica.forward(batches[rank])
             mine.weighted_sum.backward()
             numbers = (float(mine.weight_sum), float(mine.weighted_sum.detach()))
-            totals = average.gather(rank, replica.parameters, numbers)
+            totals = average.gather(rank, numbers)
             average.meet()
         except BaseException:
             average.abort()

@@ -7,7 +7,7 @@ from stepping.clock import GIB, by_kind, kernels
 from stepping.shapes import operations
 
 from dflash_min.attention import attend_dense, dense_mask, plain_attention
-from dflash_min.config import FAST
+from dflash_min.config import PIECES
 from dflash_min.fused.mask import block_mask
 
 FORWARD = "fwd_BLOCK_M", "fwd_BLOCK_N", "fwd_num_stages", "fwd_num_warps"
@@ -81,8 +81,8 @@ def pieces(work, options):
     length = work.shape.lengths[0]
     batches = work.batches(length)
     for name, fused in {
-        "all": FAST,
-        **{f"without {piece}": [p for p in FAST if p != piece] for piece in FAST},
+        "all": PIECES,
+        **{f"without {piece}": [p for p in PIECES if p != piece] for piece in PIECES},
         "none": (),
     }.items():
         yield name, work.stepper(fused=fused).measure(batches, count=max(3, options.steps // 2))

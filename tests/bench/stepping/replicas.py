@@ -28,7 +28,7 @@ def train(work, drafters, *, steps, exchange=False):
         seq_lens=(length,),
         warmup_lens=(length,),
         steps=steps,
-        fused=(*work.resolved.fused, *(["exchange"] if exchange else [])),
+        exchange="during" if exchange else "after",
     )
     moments = []
     with compiles() as counts:

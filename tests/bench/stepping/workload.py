@@ -12,7 +12,7 @@ from torch import nn
 from dflash_min import blocks
 from dflash_min.attention import CompiledAttention, dense_mask, repeat_heads
 from dflash_min.batches import Batch
-from dflash_min.config import FAST, TrainConfig
+from dflash_min.config import PIECES, TrainConfig
 from dflash_min.fused.layers import FusedDrafter
 from dflash_min.gradients import Average
 from dflash_min.loss import sums_over_blocks
@@ -49,7 +49,7 @@ class Workload:
         table = shape.vocab, shape.hidden
         self.target = Tables(self._normal(*table), self._normal(*table).div_(shape.hidden**0.5))
 
-    def stepper(self, *, fused=FAST, chunk=None, anchors=None, kernel_options=None):
+    def stepper(self, *, fused=PIECES, chunk=None, anchors=None, kernel_options=None):
         """The trainer's own step, with pieces of it fused."""
         resolved = replace(
             self.resolved,
@@ -142,7 +142,7 @@ class Stepper:
         self.clock = workload.clock
         self._replica = replica
         self._optimizer = optimizer
-        self._average = Average(1, mean=not optimizer.divides)
+        self._average = Average([replica.parameters], mean=not optimizer.divides)
         self._forward = forward
         self._steps = 0
         self.losses = []
@@ -156,7 +156,7 @@ class Stepper:
         sums.weighted_sum.backward()
         moments.append(self.clock.now())
         weight, loss = step_numbers(found, batch.tokens)[: LOSS + 1]
-        weight, loss = self._average.gather(0, self._replica.parameters, (weight, loss))
+        weight, loss = self._average.gather(0, (weight, loss))
         self._optimizer.step(self._steps, weight)
         self._average.meet()
         moments.append(self.clock.now())
