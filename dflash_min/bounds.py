@@ -1,4 +1,4 @@
-"""The bounds of the trainer's single settings: what is out of them cannot be run."""
+"""What each of the trainer's settings may be: one that is not cannot be run, and is refused."""
 
 from __future__ import annotations
 

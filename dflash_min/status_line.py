@@ -24,6 +24,7 @@ class StatusLine:
     def add(self, line: str) -> None:
         """Say something in a line of its own, which stays."""
         self._show(f"\r{line}\x1b[K\n" if self._live else f"{line}\n")
+        self._rewritten = False
 
     def end(self) -> None:
         """Leave the rewritten line to what is said after it."""

@@ -113,11 +113,11 @@ def mask_token_id(target: str, vocab: int, wanted: int | None) -> int:
         UsageError: if the wanted id has a meaning of its own or is no row, or if there is none to
             choose.
     """
-    name = targets.parse(target).hf
-    if name is not None:
+    named = targets.parse(target).hf
+    if named is not None:
         from dflash_min.huggingface import config as hf_config
 
-        return hf_config.mask_token_id(name, vocab, wanted)
+        return hf_config.mask_token_id(named, vocab, wanted)
     if wanted is None:
         return MASK_TOKEN
     if 0 <= wanted < 256:
@@ -133,9 +133,9 @@ def of_target(target: str, model: ModelConfig) -> Tokens:
     Raises:
         UsageError: if a Hugging Face target's tokenizer cannot be used.
     """
-    name = targets.parse(target).hf
-    if name is None:
+    named = targets.parse(target).hf
+    if named is None:
         return ByteTokens(vocab=model.vocab, mask_token_id=model.mask_token_id)
     from dflash_min.huggingface.tokens import HfTokens
 
-    return HfTokens.load(name, vocab=model.vocab, mask_token_id=model.mask_token_id)
+    return HfTokens.load(named, vocab=model.vocab, mask_token_id=model.mask_token_id)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dflash_min.bounds import check_mask_token
-from dflash_min.errors import UsageError
 from dflash_min.huggingface.form import CONFIG_FILE
 from dflash_min.targets.interface import TargetSizes
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dflash_min.config import Dtype
+    from dflash_min.huggingface.named import Named
 
 _TOKENIZER_FILE: Final = "tokenizer.json"
 
@@ -37,17 +37,17 @@ _MASK: Final = re.compile(r"[<\[]\W?mask\W?[>\]]", re.IGNORECASE)
 _RESERVED: Final = re.compile(r"[<\[].*(reserved|unused).*[>\]]", re.IGNORECASE)
 
 
-def sizes(name: str) -> TargetSizes:
+def sizes(model: Named) -> TargetSizes:
     """Return the sizes in a model's config.json.
 
     Args:
-        name: a folder, or a name on the Hugging Face Hub.
+        model: the user's.
 
     Raises:
         UsageError: if there is no such model, or its config lacks a size.
     """
-    config = text_config(name)
-    hidden, heads, layers, vocab = (_first(config, keys, name) for keys in _KEYS)
+    config = text_config(model)
+    hidden, heads, layers, vocab = (_first(config, keys, model) for keys in _KEYS)
     try:
         return msgspec.convert(
             {
@@ -64,10 +64,10 @@ def sizes(name: str) -> TargetSizes:
             TargetSizes,
         )
     except (msgspec.ValidationError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"--target hf:{name}: {CONFIG_FILE}: {error}") from error
+        raise model.refused(f"{CONFIG_FILE}: {error}") from error
 
 
-def dtype(name: str) -> Dtype:
+def dtype(model: Named) -> Dtype:
     """Return bfloat16 if a model's config says that its weights are stored so, else float32.
 
     The key is `dtype` since transformers 5, `torch_dtype` before.
@@ -75,28 +75,28 @@ def dtype(name: str) -> Dtype:
     Raises:
         UsageError: if there is no such model.
     """
-    config = text_config(name)
+    config = text_config(model)
     said = config.get("dtype") or config.get("torch_dtype")
     return "bfloat16" if said == "bfloat16" else "float32"
 
 
-def text_config(name: str) -> dict[str, Any]:
+def text_config(model: Named) -> dict[str, Any]:
     """Return a model's config.json, of one with other inputs too the part about text.
 
     Raises:
         UsageError: if there is none or it is no JSON object.
     """
-    config = _read(name, CONFIG_FILE)
+    config = _read(model, CONFIG_FILE)
     if config is None:
-        raise UsageError(
-            f"--target hf:{name}: no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the"
+        raise model.refused(
+            f"no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the"
             " Hub if that can be reached"
         )
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config
 
 
-def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
+def mask_token_id(model: Named, vocab: int, wanted: int | None) -> int:
     """Choose the id that fills the slots of a block after its anchor.
 
     It has to be a row of the embedding that no text uses: padding and the end of a text are learned
@@ -105,15 +105,15 @@ def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
     of 151936 for Qwen3, as in its published drafters).
 
     Args:
-        name: the model.
+        model: the user's.
         vocab: rows of its embedding.
         wanted: the id that the user gave, if any.
 
     Raises:
         UsageError: if the wanted one cannot be used, or there is none to choose.
     """
-    ids = _token_ids(name)
-    forbidden = _special_ids(name, ids)
+    ids = _token_ids(model)
+    forbidden = _special_ids(model, ids)
     if wanted is not None:
         check_mask_token(wanted, vocab, forbidden)
         return wanted
@@ -122,7 +122,7 @@ def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
         for text, index in ids.items()
         if index < vocab and index not in forbidden.values()
     }
-    named = _token_text(_read(name, "tokenizer_config.json") or {}, "mask_token")
+    named = _token_text(_read(model, "tokenizer_config.json") or {}, "mask_token")
     for chosen in (
         [index for text, index in usable.items() if text == named],
         [index for text, index in usable.items() if _MASK.fullmatch(text)],
@@ -131,21 +131,21 @@ def mask_token_id(name: str, vocab: int, wanted: int | None) -> int:
     ):
         if chosen:
             return min(chosen)
-    raise UsageError(
-        f"--target hf:{name}: no mask or reserved token, and no row of the embedding without a "
+    raise model.refused(
+        "no mask or reserved token, and no row of the embedding without a "
         "token; name one with --mask-token-id"
     )
 
 
-def _special_ids(name: str, ids: Mapping[str, int]) -> dict[str, int]:
+def _special_ids(model: Named, ids: Mapping[str, int]) -> dict[str, int]:
     """Return the ids that pad, begin or end a text, by a name for each."""
     found: dict[str, int] = {}
-    tokenizer = _read(name, "tokenizer_config.json") or {}
+    tokenizer = _read(model, "tokenizer_config.json") or {}
     for kind in ("pad", "bos", "eos"):
         text = _token_text(tokenizer, f"{kind}_token")
         if text is not None and text in ids:
             found[kind] = ids[text]
-        for source in (text_config(name), _read(name, "generation_config.json") or {}):
+        for source in (text_config(model), _read(model, "generation_config.json") or {}):
             said = source.get(f"{kind}_token_id")
             for index in said if isinstance(said, list) else [said]:
                 if isinstance(index, int) and index not in found.values():
@@ -159,9 +159,9 @@ def _token_text(config: dict[str, Any], key: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _token_ids(name: str) -> dict[str, int]:
+def _token_ids(model: Named) -> dict[str, int]:
     """Return every token of the tokenizer with its id; nothing where there is no tokenizer.json."""
-    tokenizer = _read(name, _TOKENIZER_FILE)
+    tokenizer = _read(model, _TOKENIZER_FILE)
     if tokenizer is None:
         return {}
     try:
@@ -171,7 +171,7 @@ def _token_ids(name: str) -> dict[str, int]:
         added = [(token["content"], token["id"]) for token in tokenizer["added_tokens"]]
         return {str(text): int(index) for text, index in (*rows, *added)}
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UsageError(f"--target hf:{name}: {_TOKENIZER_FILE} is of an unknown form") from error
+        raise model.refused(f"{_TOKENIZER_FILE} is of an unknown form") from error
 
 
 def _numbered(vocab: list[Any]) -> list[tuple[Any, int]]:
@@ -186,38 +186,38 @@ def _rope_theta(config: dict[str, Any]) -> float:
     return float(table.get("rope_theta") or config.get("rope_theta") or 10_000.0)
 
 
-def _first(config: dict[str, Any], keys: tuple[str, ...], name: str) -> int:
+def _first(config: dict[str, Any], keys: tuple[str, ...], model: Named) -> int:
     for key in keys:
         if isinstance(config.get(key), int):
             return int(config[key])
-    raise UsageError(f"--target hf:{name}: {CONFIG_FILE} has no {keys[0]}")
+    raise model.refused(f"{CONFIG_FILE} has no {keys[0]}")
 
 
-def _read(name: str, file: str) -> dict[str, Any] | None:
+def _read(model: Named, file: str) -> dict[str, Any] | None:
     """Read a JSON file of the model, None if it has no such file."""
-    path = _path(name, file)
+    path = _path(model, file)
     if path is None:
         return None
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UsageError(f"--target {path}: {error}") from error
+        raise model.refused(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise UsageError(f"--target {path}: not a JSON object")
+        raise model.refused(f"{path}: not a JSON object")
     return value
 
 
-def _path(name: str, file: str) -> Path | None:
-    folder = Path(name)
+def _path(model: Named, file: str) -> Path | None:
+    folder = Path(model.name)
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     try:
-        return Path(hf_hub_download(name, file))
+        return Path(hf_hub_download(model.name, file))
     except (EntryNotFoundError, FileNotFoundError):
         return None  # not in the repository; or not in the cache, and the Hub is out of reach
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UsageError(f"--target hf:{name}: no such folder, and {reason}") from error
+        raise model.refused(f"no such folder, and {reason}") from error

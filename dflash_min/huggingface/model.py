@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from dflash_min.errors import UsageError
 from dflash_min.targets import capture
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from dflash_min.config import ModelConfig
+    from dflash_min.huggingface.named import Named
     from dflash_min.targets.interface import TargetCache
 
 
@@ -53,17 +53,19 @@ class HfCache:
 class HfTarget:
     """Frozen, in eval mode; threads may share it. See `dflash_min.model` for the shape suffixes."""
 
-    def __init__(self, model: PreTrainedModel, config: ModelConfig) -> None:
+    def __init__(self, model: PreTrainedModel, named: Named, config: ModelConfig) -> None:
         """Hook the tapped layers of a model.
 
         Args:
             model: with an output head, on its device.
+            named: how the user calls it.
             config: whose `hidden`, `vocab` and `target_layers` are the model's.
 
         Raises:
             UsageError: if they are not, or no decoder layers are found.
         """
         self.config = config
+        self._named = named
         self._model = cast("Any", model.requires_grad_(requires_grad=False))
         self._model.eval()
         self._decoder = self._model.get_decoder()
@@ -71,11 +73,11 @@ class HfTarget:
         self._lm_head_VD: Tensor = self._model.get_output_embeddings().weight
         for what, tensor in (("embedding", self._embed_VD), ("output head", self._lm_head_VD)):
             if tensor.shape != (config.vocab, config.hidden):
-                raise UsageError(
-                    f"--target: the model's {what} is {tuple(tensor.shape)}, its config says "
+                raise named.refused(
+                    f"the model's {what} is {tuple(tensor.shape)}, its config says "
                     f"{(config.vocab, config.hidden)}"
                 )
-        capture.tap(_layers(self._decoder, config.target_layers), config.taps)
+        capture.tap(_layers(self._decoder, named, config.target_layers), config.taps)
 
     @property
     def embed_VD(self) -> Tensor:
@@ -115,8 +117,8 @@ class HfTarget:
         del batch  # it grows from nothing
         if getattr(self._model, "_is_stateful", False):
             kind = type(self._model).__name__
-            raise UsageError(
-                f"--target: {kind} keeps a state that cannot be cut back to an earlier token, so "
+            raise self._named.refused(
+                f"{kind} keeps a state that cannot be cut back to an earlier token, so "
                 "that drafts cannot be verified"
             )
         return HfCache()
@@ -144,7 +146,7 @@ class HfTarget:
 
 
 def load(
-    name: str,
+    named: Named,
     config: ModelConfig,
     device: torch.device | str,
     dtype: torch.dtype = torch.float32,
@@ -152,9 +154,8 @@ def load(
     """Load a model by name on the Hub or by folder.
 
     Args:
-        name: as `AutoModelForCausalLM.from_pretrained` takes it. Code that comes with a model is
-            not run.
-        config: sizes; those of the target are `hf_config.sizes`.
+        named: the model. Code that comes with it is not run.
+        config: sizes; those of the target are `huggingface.config.sizes`.
         device: where it runs.
         dtype: of its weights and features, the drafter's.
 
@@ -165,22 +166,22 @@ def load(
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     loader: Any = AutoModelForCausalLM  # its types do not know that it returns a pair
     try:
-        model, info = loader.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        model, info = loader.from_pretrained(named.name, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UsageError(f"--target hf:{name}: transformers cannot load it ({reason})") from error
+        raise named.refused(f"transformers cannot load it ({reason})") from error
     if info["missing_keys"]:
         # Transformers makes weights up from the global random state and only warns.
         missing = sorted(info["missing_keys"])
-        raise UsageError(f"--target hf:{name}: its files lack {len(missing)} weights: {missing[0]}")
-    return HfTarget(model.to(device), config)
+        raise named.refused(f"its files lack {len(missing)} weights: {missing[0]}")
+    return HfTarget(model.to(device), named, config)
 
 
-def _layers(decoder: nn.Module, count: int) -> nn.ModuleList:
+def _layers(decoder: nn.Module, named: Named, count: int) -> nn.ModuleList:
     for child in decoder.children():
         if isinstance(child, nn.ModuleList) and len(child) == count:
             return child
-    raise UsageError(
-        f"--target: no list of {count} decoder layers in {type(decoder).__name__} "
+    raise named.refused(
+        f"no list of {count} decoder layers in {type(decoder).__name__} "
         f"(transformers {transformers.__version__})"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from dflash_min.errors import UsageError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
+
+    from dflash_min.huggingface.named import Named
 
 Span = tuple[int, int]
 """Where a stretch of text begins and ends, in characters."""
@@ -22,31 +22,31 @@ class HfTokens:
     """Ids of a transformers tokenizer; conversations are written by its chat template."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, name: str, *, vocab: int, mask_token_id: int
+        self, tokenizer: PreTrainedTokenizerBase, model: Named, *, vocab: int, mask_token_id: int
     ) -> None:
         """Take a tokenizer that knows where in the text its tokens are.
 
         Args:
             tokenizer: a fast one.
-            name: of the model that it belongs to.
+            model: the one that it belongs to.
             vocab: rows of the model's embedding.
-            mask_token_id: as `hf_config.mask_token_id` chooses it.
+            mask_token_id: as `huggingface.config.mask_token_id` chooses it.
 
         Raises:
             UsageError: if it cannot say where its tokens are, has no token that ends a text, or has
                 more tokens than the embedding has rows.
         """
         if not tokenizer.is_fast:
-            raise UsageError(f"--target hf:{name}: its tokenizer does not say where its tokens are")
+            raise model.refused("its tokenizer does not say where its tokens are")
         if tokenizer.eos_token_id is None:
-            raise UsageError(f"--target hf:{name}: its tokenizer has no token that ends a text")
+            raise model.refused("its tokenizer has no token that ends a text")
         if len(tokenizer) > vocab:
-            raise UsageError(
-                f"--target hf:{name}: its tokenizer has {len(tokenizer)} tokens, its embedding "
-                f"{vocab} rows"
+            raise model.refused(
+                f"its tokenizer has {len(tokenizer)} tokens, its embedding {vocab} rows"
             )
         self._tokenizer = tokenizer
-        self.name = f"hf:{name}"
+        self._model = model
+        self.name = model.word
         self.vocab = vocab
         self.mask_token_id = mask_token_id
         self.end_id: int = tokenizer.eos_token_id
@@ -54,7 +54,7 @@ class HfTokens:
         self.pad_id: int = self.end_id if pad is None else pad
 
     @classmethod
-    def load(cls, name: str, *, vocab: int, mask_token_id: int) -> HfTokens:
+    def load(cls, model: Named, *, vocab: int, mask_token_id: int) -> HfTokens:
         """Load a model's tokenizer.
 
         Raises:
@@ -63,13 +63,11 @@ class HfTokens:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(model.name)
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise UsageError(
-                f"--target hf:{name}: no tokenizer that can be used ({reason})"
-            ) from error
-        return cls(tokenizer, name, vocab=vocab, mask_token_id=mask_token_id)
+            raise model.refused(f"no tokenizer that can be used ({reason})") from error
+        return cls(tokenizer, model, vocab=vocab, mask_token_id=mask_token_id)
 
     def encode(self, text: str) -> list[int]:
         """Return the text's ids, without those that a model puts around a whole text."""
@@ -125,9 +123,7 @@ class HfTokens:
             # Between the request and the words a template may put a thought, empty or not.
             said = text.find(row["content"].strip(), len(before))
             if not text.startswith(before) or said < 0:
-                raise UsageError(
-                    f"--target hf:{self.name}: its chat template does not keep message {index + 1}"
-                )
+                raise self._model.refused(f"its chat template does not keep message {index + 1}")
             end = said + len(row["content"].strip())
             spans.append((len(before), end + self._closing(text[end:])))
         return text, spans
@@ -138,7 +134,7 @@ class HfTokens:
         try:
             return str(self._tokenizer.apply_chat_template(rows, tokenize=False, **settings))
         except (TemplateError, ValueError) as error:
-            raise UsageError(f"--target hf:{self.name}: its chat template says: {error}") from error
+            raise self._model.refused(f"its chat template says: {error}") from error
 
     def _closing(self, text: str) -> int:
         """Return the length of the special token that the text begins with, 0 if with none."""

@@ -19,6 +19,7 @@ import msgspec
 
 from dflash_min.errors import UsageError
 from dflash_min.huggingface.form import CONFIG_FILE
+from dflash_min.huggingface.named import Named
 from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Spec:
 
     folder: Path | None = None
     """Of the built-in target."""
-    hf: str | None = None
-    """Name or path for transformers."""
+    hf: Named | None = None
+    """Of Hugging Face."""
 
 
 def parse(target: str) -> Spec:
@@ -104,12 +105,12 @@ def check_length(target: str, flag: str, length: int) -> None:
     Raises:
         UsageError: if the model's `max_position_embeddings` are fewer.
     """
-    name = parse(target).hf
-    if name is None:
+    model = parse(target).hf
+    if model is None:
         return
     from dflash_min.huggingface import config as hf_config
 
-    most = hf_config.text_config(name).get("max_position_embeddings")
+    most = hf_config.text_config(model).get("max_position_embeddings")
     if isinstance(most, int) and length > most:
         raise UsageError(f"{flag}: {length} tokens, and --target {target} has {most} positions")
 
@@ -123,12 +124,12 @@ def default_dtype(target: str, device: DeviceType) -> Dtype:
     Raises:
         UsageError: if there is no such target.
     """
-    name = parse(target).hf
-    if device == "cpu" or name is None:
+    model = parse(target).hf
+    if device == "cpu" or model is None:
         return "float32"
     from dflash_min.huggingface import config as hf_config
 
-    return hf_config.dtype(name)
+    return hf_config.dtype(model)
 
 
 def open_target(
@@ -179,7 +180,7 @@ def _hf(name: str, target: str) -> Spec:
             f"--target {target}: a Hugging Face model needs transformers: "
             "pip install 'compile-race-harness[hf]'"
         )
-    return Spec(hf=name)
+    return Spec(hf=Named(name, word=target))
 
 
 def _read_config(folder: Path) -> bytes:

@@ -1,5 +1,6 @@
 """CR320: on a CUDA build without a GPU, a compile calls what was freed with a thread that ended."""
 
+import signal
 from collections.abc import Sequence
 
 from harness.causes import crashed, versions, words
@@ -31,9 +32,9 @@ EXPLANATION = Explanation(
         "process. What was freed may still be readable for a while, so a run can go well by luck."
     ),
     evidence=(
-        "A crash whose innermost Python frame is `FakeTensorMode.__enter__`, a CUDA build of torch "
-        "2.10 or 2.11, no GPU seen, and the first compile of the process in a thread that had "
-        "ended. "
+        "SIGSEGV or SIGBUS, which a call through freed memory can raise, with "
+        "`FakeTensorMode.__enter__` as the innermost Python frame, a CUDA build of torch 2.10 or "
+        "2.11, no GPU seen, and the first compile of the process in a thread that had ended. "
         "That the guard was freed with that thread is inferred: it leaves no trace in the "
         "recording. Something else that entered a fake tensor mode first was not recorded either."
     ),
@@ -61,6 +62,8 @@ EXPLANATION = Explanation(
     may_follow=("CR1", "CR2", "CR303", "CR319"),
 )
 
+_SIGNALS = (signal.SIGSEGV, signal.SIGBUS)
+"""Memory that is not there. Seen was SIGSEGV alone; a SIGABRT is a decision of somebody's code."""
 _FILE = "torch/_subclasses/fake_tensor.py"
 _FUNCTION = "__enter__"
 """The one of that file is ``FakeTensorMode``'s: 2.10 and 2.11."""
@@ -70,7 +73,7 @@ def find(timeline: Timeline, earlier: Sequence[Found]) -> Outcome:
     """A crash where the freed guard is called."""
     number = crash_signal(timeline)
     header = timeline.header
-    if number is None or header is None or any(found.ends for found in earlier):
+    if number not in _SIGNALS or header is None or any(found.ends for found in earlier):
         return Outcome()
     if not _can_happen(timeline, header):
         return Outcome()

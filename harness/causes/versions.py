@@ -18,9 +18,11 @@ def frees_device_guard(version: Version, cuda: str) -> bool:
 
     Args:
         version: torch's (major, minor).
-        cuda: the CUDA or ROCm version that it was built for; empty for a CPU build.
+        cuda: the CUDA version that it was built for; empty for a CPU build. One for ROCm ("hip"
+            and a version) is none: whether it does the same has not been measured.
     """
-    return bool(cuda) and DEVICE_GUARD_REPLACED <= version < DEVICE_GUARD_KEPT
+    is_cuda = bool(cuda) and not cuda.startswith("hip")
+    return is_cuda and DEVICE_GUARD_REPLACED <= version < DEVICE_GUARD_KEPT
 
 
 def fx_flag(version: Version, name: str) -> str:

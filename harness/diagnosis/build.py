@@ -2,10 +2,9 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from harness.causes import CAUSES
 from harness.causes.base import Cause, Explanation, Found
@@ -27,7 +26,7 @@ from harness.diagnosis import (
     verdict,
 )
 from harness.diagnosis.gaps import Expectations
-from harness.diagnosis.report import Counts, Environment, Finding, Report
+from harness.diagnosis.report import Counts, Environment, Finding, NotWatched, Report, Verdict
 from harness.statements import Note
 from harness.timeline.recording import Recording
 from harness.timeline.timeline import Timeline
@@ -57,80 +56,93 @@ def diagnose(
     """
     recording = source if isinstance(source, Recording) else Recording(source)
     run = recording.run
-    expectations = expectations or Expectations(run.expected_threads if run else None)
-    timelines = recording.timelines()
-    found, notes = _ask_all(timelines, causes)
-    accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
+    asked = _ask_all(recording.timelines(), causes)
     judged = _judge(
         recording,
-        expectations,
-        timelines=timelines,
-        found=found,
+        expectations or Expectations(run.expected_threads if run else None),
+        asked,
         explanations=[cause.EXPLANATION for cause in causes],
-        totals=counts.count(timelines, accounted),
     )
-    report = msgspec.structs.replace(judged, notes=tuple(notes), replay=run.replay if run else "")
-    return _with_sections(report, timelines, found, accounted)
+    return _report(recording, asked, judged)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A recording's processes, and what the causes said of each, by its id.
+
+    ``accounted``: for each error that a finding explains, by its event, the findings' codes.
+    """
+
+    timelines: Sequence[Timeline]
+    found: Mapping[int, Sequence[Found]]
+    notes: Sequence[Note]
+    accounted: Mapping[int, Mapping[int, tuple[str, ...]]]
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The verdict and what it rests on; ``missing``: what was not watched, or not reached."""
+
+    verdict: Verdict
+    exit_code: int
+    headline: str
+    findings: Sequence[Finding]
+    missing: Sequence[NotWatched]
+    expected_threads: int | None
 
 
 def _judge(
     recording: Recording,
     expectations: Expectations,
+    asked: _Asked,
     *,
-    timelines: Sequence[Timeline],
-    found: Mapping[int, Sequence[Found]],
     explanations: Sequence[Explanation],
-    totals: Counts,
-) -> Report:
-    """The report with its verdict and what that rests on: findings, counts, what is missing."""
-    findings = _draw(found, explanations)
-    unwatched = gaps.gaps(recording, timelines, explanations)
-    unmet = gaps.unmet(expectations, timelines)
-    missing = [*unwatched, *unmet]
+) -> _Judged:
+    findings = _draw(asked.found, explanations)
+    unwatched = gaps.gaps(recording, asked.timelines, explanations)
+    unmet = gaps.unmet(expectations, asked.timelines)
     decided = verdict.decide(
-        readable=bool(timelines),
+        readable=bool(asked.timelines),
         findings=findings,
         gaps=unwatched,
         unmet=unmet,
-        compiled_calls=totals.threads_with_compiled_calls,
+        compiled_calls=asked.counts.threads_with_compiled_calls,
     )
+    missing = [*unwatched, *unmet]
     said = headline.headline(
         decided,
         findings=findings,
-        said=headline.sentences(found),
-        timelines=timelines,
-        counts=totals,
+        said=headline.sentences(asked.found),
+        timelines=asked.timelines,
+        counts=asked.counts,
         missing=missing,
         ended=recording.ended,
     )
+    code = int(verdict.exit_code(decided, recording.ended))
+    return _Judged(decided, code, said, findings, missing, expectations.threads)
+
+
+def _report(recording: Recording, asked: _Asked, judged: _Judged) -> Report:
+    timelines, found, accounted = asked.timelines, asked.found, asked.accounted
     return Report(
-        verdict=decided,
-        exit_code=int(verdict.exit_code(decided, recording.ended)),
-        headline=said,
-        findings=tuple(findings),
-        counts=totals,
-        not_watched=tuple(missing),
-        ended=recording.ended,
-        expected_threads=expectations.threads,
-    )
-
-
-def _with_sections(
-    report: Report,
-    timelines: Sequence[Timeline],
-    found: Mapping[int, Sequence[Found]],
-    accounted: Mapping[int, Mapping[int, tuple[str, ...]]],
-) -> Report:
-    """The report with what is told of the processes: coverage, caches, errors, threads, memory."""
-    return msgspec.structs.replace(
-        report,
+        verdict=judged.verdict,
+        exit_code=judged.exit_code,
+        headline=judged.headline,
+        findings=tuple(judged.findings),
+        notes=tuple(asked.notes),
+        counts=asked.counts,
         after_warmup=marked.after_warmup(timelines),
-        environment=_environment(timelines),
         coverage=_join(coverage.coverage(timeline) for timeline in timelines),
         caches=_join(inventory.caches(timeline) for timeline in timelines),
         errors=_join(people.errors(t, accounted[t.pid]) for t in timelines),
         threads=_join(people.threads(timeline) for timeline in timelines),
         memory=_join(memory.memory(t, found[t.pid]) for t in timelines),
+        environment=_environment(timelines),
+        not_watched=tuple(judged.missing),
+        ended=recording.ended,
+        replay=recording.run.replay if recording.run else "",
+        expected_threads=judged.expected_threads,
     )
 
 
@@ -138,9 +150,7 @@ def _join(parts: Iterable[list[T]]) -> tuple[T, ...]:
     return tuple(itertools.chain.from_iterable(parts))
 
 
-def _ask_all(
-    timelines: Sequence[Timeline], causes: Sequence[Cause]
-) -> tuple[dict[int, list[Found]], list[Note]]:
+def _ask_all(timelines: Sequence[Timeline], causes: Sequence[Cause]) -> _Asked:
     found: dict[int, list[Found]] = {}
     notes: list[Note] = []
     for timeline in timelines:
@@ -148,7 +158,8 @@ def _ask_all(
         notes += [*own, *lost_options(timeline), *reading.notes(timeline), *marked.notes(timeline)]
         notes += texts.notes(timeline) if timeline.from_text else []
     _drop_bare_exit(found, timelines)
-    return found, notes
+    accounted = {t.pid: explained(t, found[t.pid]) for t in timelines}
+    return _Asked(timelines, found, notes, accounted, counts.count(timelines, accounted))
 
 
 def _draw(

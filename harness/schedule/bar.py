@@ -13,6 +13,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 
 from harness.schedule.minimise import Attempt
 from harness.schedule.results import Reported, SearchResult
@@ -22,7 +23,7 @@ _LINES = 10
 """Off a terminal, so many lines say how far it is, besides one for each find."""
 
 
-class Bar(Display):
+class Bar(Display[Progress]):
     """Progress of a search on stderr; a context manager."""
 
     def __init__(self, prog: str, total: int) -> None:
@@ -31,27 +32,15 @@ class Bar(Display):
         self._every = max(total // _LINES, 1)
         self._said = 0
         console = Console(stderr=True)
-        self._progress: Progress | None = None
-        if console.is_terminal:
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn(prog),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[counts]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-                transient=True,
-            )
-            self._task = self._progress.add_task(prog, total=total, counts="")
-        super().__init__(self._progress)
+        super().__init__(_columns(prog, console) if console.is_terminal else None)
+        if self._shown is not None:
+            self._task = self._shown.add_task(prog, total=total, counts="")
 
     def show(self, result: SearchResult) -> None:
         """Show the counts."""
         done = len(result.tried)
-        if self._progress is not None:
-            self._progress.update(self._task, completed=done, counts=escape(result.said))
+        if self._shown is not None:
+            self._shown.update(self._task, completed=done, counts=escape(result.said))
         elif done >= self._said + self._every:
             self._said = done
             self._say(f"{done} of {self._total} · {result.said}")
@@ -62,28 +51,42 @@ class Bar(Display):
         self._say(f"found {codes}, {reported.said} replays: {reported.schedule.text}")
 
     def _say(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress.console.print(escape(text), highlight=False)
+        if self._shown is not None:
+            self._shown.console.print(escape(text), highlight=False)
         else:
             print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
 
 
-class Shrinking(Display):
+def _columns(prog: str, console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn(prog),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+class Shrinking(Display[Status]):
     """Progress of minimising on stderr; a context manager."""
 
     def __init__(self, prog: str) -> None:
         self._prog = prog
         self._tried = 0
         console = Console(stderr=True)
-        self._status = console.status(f"{prog}: making it smaller") if console.is_terminal else None
-        super().__init__(self._status)
+        start = f"{prog}: making it smaller"
+        super().__init__(console.status(start) if console.is_terminal else None)
 
     def show(self, attempt: Attempt) -> None:
         """Show one variant that was tried."""
         self._tried += 1
         kept = "kept" if attempt.kept else "lost"
         said = f"smaller, variant {self._tried}: {attempt.what}: {kept}, {len(attempt.holds)} holds"
-        if self._status is not None:
-            self._status.update(escape(f"{self._prog}: {said}"))
+        if self._shown is not None:
+            self._shown.update(escape(f"{self._prog}: {said}"))
         else:
             print(f"{self._prog}: {said}", file=sys.stderr, flush=True)

@@ -1,18 +1,20 @@
 """What rich shows on a terminal for as long as something goes on."""
 
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from rich.live import Live
 from rich.progress import Progress
 from rich.status import Status
 
+Shown = TypeVar("Shown", Progress, Status, Live)
 
-class Display:
+
+class Display(Generic[Shown]):
     """Starts and stops what rich shows; a context manager. Off a terminal there is nothing."""
 
-    def __init__(self, shown: Progress | Status | Live | None) -> None:
-        self._shown = shown
+    def __init__(self, shown: Shown | None) -> None:
+        self._shown: Shown | None = shown
 
     def __enter__(self) -> Self:
         if self._shown is not None:

@@ -119,7 +119,7 @@ class Counters:
                 self.errors += 1
 
 
-class Progress(Display):
+class Progress(Display[Live]):
     """Shows progress on stderr while the program runs; a context manager.
 
     Args:
@@ -142,10 +142,10 @@ class Progress(Display):
         self._log = None if log is None else Growing(log)
         self._began = self._next = time.monotonic()
         console = Console(stderr=True)
-        self._live: Live | None = None
-        if not quiet and log is None and console.is_terminal:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-        super().__init__(self._live)
+        live = not quiet and log is None and console.is_terminal
+        super().__init__(
+            Live(console=console, auto_refresh=False, transient=True) if live else None
+        )
 
     def __exit__(
         self,
@@ -167,16 +167,16 @@ class Progress(Display):
             self._show(now)
 
     def _show(self, now: float) -> None:
-        if self._live is not None or (self._start and not self._quiet):
+        if self._shown is not None or (self._start and not self._quiet):
             self._counters.update()
         if self._start and (self._quiet or self._counters.at_work):
             print(self._start, file=sys.stderr, flush=True)
             self._start = ""
         self._copy_log()
-        if self._live is not None:
+        if self._shown is not None:
             minutes, seconds = divmod(int(now - self._began), 60)
             line = f"{self._prog} {minutes:02d}:{seconds:02d} · {self._counters.text()}"
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._shown.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     @contextlib.contextmanager
     def _reader_may_leave(self) -> Iterator[None]:

@@ -138,7 +138,7 @@ def ahead(resolved):
 def measure(resolved, steps):
     """Train, and return a layout's figures."""
     import torch
-    from stepping.replicas import compiles
+    from stepping.compile_counts import compiles
 
     from dflash_min import observe
     from dflash_min.trainer import Trainer

@@ -101,9 +101,17 @@ def test_a_shell_in_between_tells_of_the_signal(case):
     assert find(report, "CR320").statements[0].certainty == "inferred"
 
 
-@pytest.mark.parametrize("torch", ["2.10.0+cu128", "2.11.1+rocm7.1"])
-def test_other_builds_that_free_it(case, torch):
-    assert case.codes(torch=torch, cuda="hip 7.1" if "rocm" in torch else "12.8") == {"CR320"}
+def test_the_older_torch_frees_it_too(case):
+    assert case.codes(torch="2.10.0+cu128", cuda="12.8") == {"CR320"}
+
+
+@pytest.mark.parametrize(
+    "ended", [{"signal": 7, "signal_name": "SIGBUS"}, {"exit_code": 135}], ids="-".join
+)
+def test_a_bus_error_is_memory_that_is_not_there_too(case, ended):
+    report = case.report(**ended)
+    assert codes(report) == {"CR320"}
+    assert find(report, "CR320").statements[0].text.startswith("SIGBUS ended")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +121,9 @@ def test_other_builds_that_free_it(case, torch):
         {"main_first": True},
         {"internal_first": True},
         {"cuda": "", "torch": "2.11.0+cpu"},
+        {"cuda": "hip 7.1", "torch": "2.11.0+rocm7.1"},
+        {"signal": 6, "signal_name": "SIGABRT"},
+        {"exit_code": 134},
         {"torch": "2.12.0+cu130"},
         {"torch": "2.9.1+cu128"},
         {"torch": ""},

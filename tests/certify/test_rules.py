@@ -122,11 +122,84 @@ def test_an_entry_that_comes_after_the_asking_though_its_compile_ended_before(
 def test_an_entry_that_is_long_gone_explains_nothing(tmp_path) -> None:
     script = warmed(tmp_path)
     script.compile(T2, "0/1", code(name="f"))
-    script.t += 2_000_000_000
+    script.t += 3_000_000_000
     ask(script, T1, rejects=["0/0"])
+    assert told(script) == (0, 1)
+
+
+def told(script):
+    """How many calls were raced, and how many disagreed."""
     _, table = table_of(script)
     (cell,) = table.cells()
-    assert (cell.hit, cell.raced, cell.disagreed) == (1, 0, 1)
+    return cell.raced, cell.disagreed
+
+
+def test_a_new_entry_does_not_explain_a_miss_where_an_entry_fitted(tmp_path) -> None:
+    script = warmed(tmp_path)
+    ask(script, T1, ["0/0"])
+    script.compile(T2, "0/1", code(name="f"))
+    script.miss(T1, code(name="f"))
+    assert told(script) == (1, 1)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_compile_that_made_no_entry_explains_nothing(tmp_path, before) -> None:
+    script = warmed(tmp_path)
+    if before:
+        script.compile(T2, "0/1", code(name="f"), ok=False, error="frame skipped")
+        ask(script, T1, rejects=["0/0"])
+    else:
+        script.begin(T2, "0/1", code(name="f"))
+        ask(script, T1, rejects=["0/0"])
+        script.lines[-1]["data"]["compiling_tids"] = [T2]
+        script.end(T2, "0/1", code(name="f"), ok=False, error="frame skipped")
+    assert told(script) == (0, 1)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_compile_that_ends_long_after_the_question_explains_nothing(tmp_path, again) -> None:
+    """The call was made soon after its question, however late the thread's next one comes."""
+    script = warmed(tmp_path)
+    script.begin(T2, "0/1", code(name="f"))
+    ask(script, T1, rejects=["0/0"])
+    script.lines[-1]["data"]["compiling_tids"] = [T2]
+    script.t += 3_000_000_000
+    script.end(T2, "0/1", code(name="f"))
+    if again:
+        ask(script, T1, ["0/1"], ["0/0"])
+    assert told(script) == (0, 1)
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_compile_for_another_backend_explains_nothing(tmp_path, asked_first) -> None:
+    """Whichever of the two began later tells of the other's entry."""
+    script = Script(tmp_path)
+    script.thread(T1, "one")
+    script.thread(T2, "two")
+    ask(script, MAIN)
+    asked, other = (MAIN, "0/0"), (T2, "0/1")
+    first, second = (asked, other) if asked_first else (other, asked)
+    script.compile(*first, code(name="f"), other_backends=[])
+    script.compile(*second, code(name="f"), other_backends=[first[1]])
+    ask(script, T1, rejects=["0/0"])
+    run, _ = table_of(script)
+    assert [(call.raced, call.disagreed) for call in run.calls[1:]] == [(False, True)]
+
+
+def test_where_the_call_s_backend_is_not_known_a_compile_for_any_explains_a_hit(tmp_path) -> None:
+    """All entries are asked then, whatever backend they were made for."""
+    script = warmed(tmp_path)
+    script.compile(T2, "0/1", code(name="f"), other_backends=["0/0"])
+    ask(script, T1, rejects=["0/1", "0/0"])
+    script.compile(T2, "0/2", code(name="f"), other_backends=["0/0"])
+    assert told(script) == (1, 0)
+
+
+def test_a_compile_of_the_same_backend_explains_a_hit(tmp_path) -> None:
+    script = warmed(tmp_path)
+    ask(script, T1, rejects=["0/0"])
+    script.compile(T2, "0/1", code(name="f"), other_backends=["0/7"])
+    assert told(script) == (1, 0)
 
 
 def test_an_entry_made_after_the_warm_up_covers_too_late(tmp_path) -> None:

@@ -14,6 +14,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from dflash_min.huggingface.named import Named
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -43,6 +45,11 @@ CHAT = [
     ("user", "assistant, sure?"),
     ("assistant", "yes"),
 ]
+
+
+def named(model: Path | str) -> Named:
+    """Return a model as `--target hf:MODEL` names it."""
+    return Named(str(model), word=f"hf:{model}")
 
 
 def qwen3(**settings: Any) -> PretrainedConfig:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from dflash_min.saving import metrics
 
-from . import trainers
-from .trainers import state
+from .trainers import bits, state
 
 
 def everything(trainer):
@@ -16,14 +13,6 @@ def everything(trainer):
         (state(replica.drafter), bits(optimizer.state_dict()))
         for replica, optimizer in zip(trainer.replicas, trainer.optimizers, strict=True)
     ]
-
-
-def bits(value):
-    if isinstance(value, torch.Tensor):
-        return trainers.bits(value)
-    if isinstance(value, dict):
-        return {key: bits(each) for key, each in value.items()}
-    return [bits(each) for each in value] if isinstance(value, list) else value
 
 
 def lines(out):

@@ -20,10 +20,12 @@ from dflash_min.gradients import Average
 from dflash_min.loss import LossSums
 from dflash_min.resolve import resolve
 from dflash_min.saving import metrics
+from dflash_min.status_line import StatusLine
 from dflash_min.train import Progress
 
+from ..bench.stepping.compile_counts import compiles
 from .saved_runs import everything
-from .trainers import SIZES, compiles, ignore, small, small_dense
+from .trainers import SIZES, ignore, small, small_dense
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,6 +180,23 @@ def test_an_evaluation_is_a_line_among_the_steps(terminal, monkeypatch):
     evaluation = Evaluation(1, 2.5, 0.5, 1.25, (0.5,))
     Progress(2).held_out(evaluation)
     assert stream.getvalue() == ("\r{}\x1b[K\n" if terminal else "{}\n").format(evaluation.line())
+
+
+def test_an_evaluation_after_the_last_step_leaves_no_empty_line(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = StatusLine()
+    line.update("step 2/2", due=True)
+    line.add("held out")
+    line.end()
+    assert terminal.getvalue() == "\rstep 2/2\x1b[K\rheld out\x1b[K\n"
+    line.update("step 3/3", due=True)
+    line.end()
+    assert terminal.getvalue().endswith("\n\rstep 3/3\x1b[K\n")
 
 
 @pytest.mark.parametrize(("every", "threads"), [(0, []), (2, ["MainThread"])])

@@ -123,8 +123,10 @@ def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last()
         (
             {"device": "cpu", "threads": 2, "accumulate": 2},
             0,
-            "--exchange during needs --accumulate 1, not 2: a sum of several batches is not there "
-            "before the last backward has ended",
+            (
+                "--exchange during needs --accumulate 1, not 2: a sum of several batches is not "
+                "there before the last backward has ended"
+            ),
         ),
         (
             {"device": "cuda", "layout": "1+3"},

@@ -13,8 +13,8 @@ from dflash_min.errors import NotFiniteError, SaveError
 from dflash_min.saving import checkpoint, metrics
 
 from .failures import BrokenError, dying_after
-from .saved_runs import SETTINGS, bits, everything, lines, stopping_after
-from .trainers import flags, ignore, small_dense, state
+from .saved_runs import SETTINGS, everything, lines, stopping_after
+from .trainers import bits, flags, ignore, small_dense, state
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),

@@ -23,7 +23,8 @@ from dflash_min.loss import chunked_loss
 from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
 
-from .trainers import compiles, small, state
+from ..bench.stepping.compile_counts import compiles
+from .trainers import small, state
 
 # Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
 # shown, which comes too late where warnings are errors.

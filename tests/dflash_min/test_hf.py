@@ -23,9 +23,10 @@ from dflash_min.huggingface import model as hf
 from dflash_min.huggingface.tokens import HfTokens
 from dflash_min.model import Drafter
 from dflash_min.resolve import resolve
+from dflash_min.targets import choice as targets
 from dflash_min.trainer import Trainer
 
-from .hf_models import CHAT, byte_tokenizer, llama, qwen3, save
+from .hf_models import CHAT, byte_tokenizer, llama, named, qwen3, save
 from .trainers import SIZES, state
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def folder(request, tmp_path_factory) -> Path:
 
 
 def model_config(folder: Path, **settings) -> ModelConfig:
-    sizes = hf_config.sizes(str(folder))
-    mask = hf_config.mask_token_id(str(folder), sizes.vocab, None)
+    sizes = hf_config.sizes(named(folder))
+    mask = hf_config.mask_token_id(named(folder), sizes.vocab, None)
     return ModelConfig(
         **msgspec.structs.asdict(sizes),
         **{"layers": 2, "block_size": 4, "mask_token_id": mask, **settings},
@@ -51,7 +52,7 @@ def model_config(folder: Path, **settings) -> ModelConfig:
 
 @pytest.fixture
 def target(folder) -> hf.HfTarget:
-    return hf.load(str(folder), model_config(folder), "cpu")
+    return hf.load(named(folder), model_config(folder), "cpu")
 
 
 def token_ids(rows: int = 2, length: int = 20, seed: int = 0) -> torch.Tensor:
@@ -87,7 +88,7 @@ def test_features_are_the_tapped_layers_outputs_not_their_neighbours(target):
 
 
 def test_weights_and_features_have_the_drafters_dtype_and_logits_are_wide(folder):
-    target = hf.load(str(folder), model_config(folder), "cpu", torch.bfloat16)
+    target = hf.load(named(folder), model_config(folder), "cpu", torch.bfloat16)
     assert target.embed_VD.dtype == target.lm_head_VD.dtype == torch.bfloat16
     assert target.features(token_ids()).dtype == torch.bfloat16
     logits, features = target.extend(token_ids(), target.cache(2))
@@ -172,7 +173,7 @@ def test_threads_that_share_a_target_get_their_own_features(target):
 def test_global_random_state_is_left_alone(folder):
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    target = hf.load(str(folder), model_config(folder), "cpu")
+    target = hf.load(named(folder), model_config(folder), "cpu")
     target.extend(token_ids(), target.cache(2))
     assert torch.get_rng_state().equal(state)
 
@@ -180,7 +181,17 @@ def test_global_random_state_is_left_alone(folder):
 def test_sizes_that_are_not_the_models_are_refused(folder):
     config = dataclasses.replace(model_config(folder), vocab=301)
     with pytest.raises(UsageError, match=r"embedding is \(300, 16\), its config says \(301, 16\)"):
-        hf.load(str(folder), config, "cpu")
+        hf.load(named(folder), config, "cpu")
+
+
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+def test_messages_about_the_weights_have_the_target_as_it_was_given(folder, prefix):
+    word = f"{prefix}{folder}"
+    config = dataclasses.replace(model_config(folder), vocab=301)
+    with pytest.raises(UsageError) as caught:
+        targets.open_target(word, config, seed=0, device="cpu")
+    wanted = f"--target {word}: the model's embedding is (300, 16), its config says (301, 16)"
+    assert str(caught.value) == wanted
 
 
 def test_a_model_whose_files_lack_weights_is_refused(folder, tmp_path):
@@ -190,7 +201,7 @@ def test_a_model_whose_files_lack_weights_is_refused(folder, tmp_path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     safetensors.torch.save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UsageError, match=r"lack 1 weights: model\.layers\.1\.mlp\.up_proj"):
-        hf.load(str(copy), model_config(copy), "cpu")
+        hf.load(named(copy), model_config(copy), "cpu")
 
 
 @pytest.mark.parametrize("damage", ["config.json", "model.safetensors"])
@@ -200,7 +211,7 @@ def test_a_folder_that_cannot_be_loaded_is_one_line(folder, tmp_path, damage):
     config = model_config(copy)
     (copy / damage).write_bytes(b"{")
     with pytest.raises(UsageError, match="transformers cannot load it") as caught:
-        hf.load(str(copy), config, "cpu")
+        hf.load(named(copy), config, "cpu")
     assert "\n" not in str(caught.value)
 
 
@@ -255,7 +266,7 @@ def test_only_what_the_assistant_says_is_trained_on(folder, tmp_path):
     data.write_text(json.dumps({"messages": messages}) + "\n")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     whole = tokenizer.apply_chat_template(messages, tokenize=False)
-    tokens = HfTokens.load(str(folder), vocab=300, mask_token_id=259)
+    tokens = HfTokens.load(named(folder), vocab=300, mask_token_id=259)
     length = len(tokens.encode(whole))
     text = Text.load([data], seed=0, longest=length, tokens=tokens)
     ids, learned = text.batch(0, length, 1)
@@ -266,7 +277,7 @@ def test_only_what_the_assistant_says_is_trained_on(folder, tmp_path):
 def test_a_conversation_that_the_template_refuses_is_named_by_its_line(tmp_path):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('first comes the user') }}"
-    tokens = HfTokens(tokenizer, "tiny", vocab=300, mask_token_id=259)
+    tokens = HfTokens(tokenizer, named("tiny"), vocab=300, mask_token_id=259)
     data = tmp_path / "chat.jsonl"
     row = {"messages": [{"role": "assistant", "content": "yes"}]}
     data.write_text("\n" + json.dumps(row))

@@ -11,19 +11,22 @@ import pytest
 
 from dflash_min.errors import UsageError
 from dflash_min.huggingface import config as hf_config
+from dflash_min.targets import choice as targets
 
-from .hf_models import byte_tokenizer
+from .hf_models import byte_tokenizer, named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dflash_min.huggingface.named import Named
 
-def write_model(folder: Path, config: dict[str, object], *special: str, **settings) -> str:
+
+def write_model(folder: Path, config: dict[str, object], *special: str, **settings) -> Named:
     """Write a folder that has the files that are read, and no weights."""
     folder.mkdir(exist_ok=True)
     byte_tokenizer(("<|im_end|>", "<|pad|>", *special), **settings).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
+    return named(folder)
 
 
 SIZES_OF_FILES = {
@@ -45,12 +48,12 @@ SIZES_OF_FILES = {
     ],
 )
 def test_the_mask_is_a_row_that_no_text_uses(tmp_path, special, settings, chosen):
-    name = write_model(tmp_path, SIZES_OF_FILES, *special, **settings)
-    assert hf_config.mask_token_id(name, 300, None) == chosen
+    model = write_model(tmp_path, SIZES_OF_FILES, *special, **settings)
+    assert hf_config.mask_token_id(model, 300, None) == chosen
 
 
 def test_a_mask_that_has_a_meaning_or_no_row_is_refused(tmp_path):
-    name = write_model(tmp_path, {**SIZES_OF_FILES, "eos_token_id": [256, 7]})
+    model = write_model(tmp_path, {**SIZES_OF_FILES, "eos_token_id": [256, 7]})
     for wanted, message in (
         (300, "must be below the target's 300 ids, got 300"),
         (-1, "must be at least 0, got -1"),
@@ -59,15 +62,15 @@ def test_a_mask_that_has_a_meaning_or_no_row_is_refused(tmp_path):
         (7, r"7 is the target's eos \(7\) token"),
     ):
         with pytest.raises(UsageError, match=message):
-            hf_config.mask_token_id(name, 300, wanted)
-    assert hf_config.mask_token_id(name, 300, 8) == 8
+            hf_config.mask_token_id(model, 300, wanted)
+    assert hf_config.mask_token_id(model, 300, 8) == 8
 
 
 def test_where_every_row_is_a_token_the_user_has_to_choose(tmp_path):
     # The one that is made for it has no row.
-    name = write_model(tmp_path, SIZES_OF_FILES, "<mask>")
+    model = write_model(tmp_path, SIZES_OF_FILES, "<mask>")
     with pytest.raises(UsageError, match="name one with --mask-token-id") as caught:
-        hf_config.mask_token_id(name, 258, None)
+        hf_config.mask_token_id(model, 258, None)
     assert "\n" not in str(caught.value)
 
 
@@ -100,8 +103,17 @@ def test_older_configs_and_those_of_several_inputs_are_read(tmp_path):
 def test_a_config_that_cannot_be_used_is_one_line(tmp_path, config, message):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(UsageError, match=message) as caught:
-        hf_config.sizes(str(tmp_path))
+        hf_config.sizes(named(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["./model", "hf:model"])
+def test_messages_about_the_files_have_the_target_as_it_was_given(tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model", {})
+    with pytest.raises(UsageError) as caught:
+        targets.sizes(word)
+    assert str(caught.value) == f"--target {word}: config.json has no hidden_size"
 
 
 def test_a_name_that_is_no_folder_comes_from_the_hub(tmp_path, monkeypatch):
@@ -116,8 +128,8 @@ def test_a_name_that_is_no_folder_comes_from_the_hub(tmp_path, monkeypatch):
         return str(tmp_path / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert hf_config.sizes("someone/model").hidden == 64
-    assert hf_config.mask_token_id("someone/model", 300, None) == 258
+    assert hf_config.sizes(named("someone/model")).hidden == 64
+    assert hf_config.mask_token_id(named("someone/model"), 300, None) == 258
 
 
 def test_a_name_that_the_hub_does_not_have_is_one_line(monkeypatch):
@@ -128,7 +140,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(UsageError, match="no such folder, and Repo id must be") as caught:
-        hf_config.sizes("some where")
+        hf_config.sizes(named("some where"))
     assert "\n" not in str(caught.value)
 
 
@@ -140,18 +152,18 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(UsageError, match="on the Hub if that can be reached") as caught:
-        hf_config.sizes("someone/model")
+        hf_config.sizes(named("someone/model"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_is_refused_before_torch_is_imported(tmp_path):
     """Sizes, mask and contradictions are read from the files alone."""
-    name = write_model(tmp_path / "model", SIZES_OF_FILES)
+    model = write_model(tmp_path / "model", SIZES_OF_FILES)
     code = (
         "import sys\n"
         "from dflash_min.config import TrainConfig\n"
         "from dflash_min.resolve import resolve\n"
-        f"resolve(TrainConfig(target={name!r}, device='cpu'), 0)\n"
+        f"resolve(TrainConfig(target={model.word!r}, device='cpu'), 0)\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

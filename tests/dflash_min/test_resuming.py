@@ -23,8 +23,8 @@ from dflash_min.saving import checkpoint
 from dflash_min.targets import folder as target_folder
 from dflash_min.targets.builtin import Target
 
-from .saved_runs import SETTINGS, bits, everything, lines, stopping_after
-from .trainers import flags, ignore, small, small_dense, state
+from .saved_runs import SETTINGS, everything, lines, stopping_after
+from .trainers import bits, flags, ignore, small, small_dense, state
 
 # Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
 # shown, which comes too late where warnings are errors.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,9 @@ from dflash_min.config import ROLE_TOKENS, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.huggingface.tokens import HfTokens
 from dflash_min.resolve import resolve
-from dflash_min.tokens import ByteTokens, mask_token_id
+from dflash_min.tokens import ByteTokens, mask_token_id, of_target
 
-from .hf_models import CHAT, TEMPLATE, byte_tokenizer
+from .hf_models import CHAT, TEMPLATE, byte_tokenizer, named
 
 VOCAB = 300
 
@@ -20,7 +22,7 @@ VOCAB = 300
 def hf_tokens(template: str | None = TEMPLATE, **settings) -> HfTokens:
     tokenizer = byte_tokenizer(**settings)
     tokenizer.chat_template = template
-    return HfTokens(tokenizer, "tiny", vocab=VOCAB, mask_token_id=259)
+    return HfTokens(tokenizer, named("tiny"), vocab=VOCAB, mask_token_id=259)
 
 
 def texts(tokens: HfTokens, messages: list[tuple[str, str]]) -> list[tuple[str, bool]]:
@@ -94,6 +96,23 @@ def test_a_template_that_cannot_be_used_is_one_line(template, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["./model", "hf:model"])
+def test_messages_have_the_target_as_it_was_given(word, tmp_path, monkeypatch, small_config):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('no system here') }}"
+    tokenizer.save_pretrained("model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    tokens = of_target(word, dataclasses.replace(small_config, vocab=VOCAB))
+    with pytest.raises(UsageError) as caught:
+        tokens.chat(CHAT)
+    assert str(caught.value) == f"--target {word}: its chat template says: no system here"
+    with pytest.raises(UsageError) as caught:
+        of_target(word, small_config)
+    wanted = f"--target {word}: its tokenizer has 259 tokens, its embedding 64 rows"
+    assert str(caught.value) == wanted
+
+
 def test_the_end_pads_where_there_is_no_padding():
     tokens = hf_tokens(pad_token=None)
     assert (tokens.end_id, tokens.pad_id) == (257, 257)
@@ -104,12 +123,12 @@ def test_a_tokenizer_without_an_end_or_beyond_the_embedding_is_refused():
     with pytest.raises(UsageError, match="no token that ends a text"):
         hf_tokens(eos_token=None)
     with pytest.raises(UsageError, match="has 259 tokens, its embedding 258 rows"):
-        HfTokens(byte_tokenizer(), "tiny", vocab=258, mask_token_id=0)
+        HfTokens(byte_tokenizer(), named("tiny"), vocab=258, mask_token_id=0)
 
 
 def test_a_folder_without_a_tokenizer_is_one_line(tmp_path):
     with pytest.raises(UsageError, match="no tokenizer that can be used") as caught:
-        HfTokens.load(str(tmp_path), vocab=VOCAB, mask_token_id=0)
+        HfTokens.load(named(tmp_path), vocab=VOCAB, mask_token_id=0)
     assert "\n" not in str(caught.value)
 
 

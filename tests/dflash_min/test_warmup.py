@@ -16,7 +16,8 @@ from dflash_min.config import TrainConfig
 from dflash_min.resolve import resolve
 from dflash_min.warmup import warm_up, warmup_batch
 
-from .trainers import compiles, ignore, small, small_dense, state
+from ..bench.stepping.compile_counts import compiles
+from .trainers import ignore, small, small_dense, state
 
 # Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
 # shown, which comes too late where warnings are errors.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +12,7 @@ from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor, nn
+    from torch import nn
 
 SIZES: dict[str, Any] = {
     "device": "cpu",
@@ -66,30 +61,16 @@ def state(module: nn.Module) -> dict[str, bytes]:
     return {name: bits(value) for name, value in module.state_dict().items()}
 
 
-def bits(tensor: Tensor) -> bytes:
-    """Return a tensor's bytes; numpy knows no bfloat16."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def bits(value: Any) -> Any:
+    """Return a tensor's bytes, of which numpy knows no bfloat16, or those of all in a container."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: bits(each) for key, each in value.items()}
+    return [bits(each) for each in value] if isinstance(value, list) else value
 
 
 def workers() -> list[str]:
     """Return the names of the trainer's threads that are alive."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith(("target-", "drafter-"))]
-
-
-@contextmanager
-def compiles() -> Iterator[Counter[str]]:
-    """Count dynamo's compiles by the name of the thread that does them."""
-    counts: Counter[str] = Counter()
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "dynamo_start" in getattr(record, "metadata", {}):
-                counts[record.threadName or ""] += 1
-
-    handler = Handler()
-    logging.getLogger("torch.__trace").addHandler(handler)
-    try:
-        yield counts
-    finally:
-        logging.getLogger("torch.__trace").removeHandler(handler)

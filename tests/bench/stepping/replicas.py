@@ -1,12 +1,10 @@
 """The trainer itself, with its threads and targets, at the sizes of a bench."""
 
-import logging
 import time
-from collections import Counter
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from stepping.compile_counts import compiles
 
 from dflash_min.trainer import Trainer
 
@@ -76,21 +74,3 @@ def road(work):
     for name, both in (("one_way", False), ("both_ways", True)):
         found[f"{name}_gb_per_s"] = size / min(seconds(both) for _ in range(5)) / 1e9
     return found
-
-
-@contextmanager
-def compiles():
-    """Count dynamo's compiles by thread."""
-    counts = Counter()
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            if "dynamo_start" in getattr(record, "metadata", {}):
-                counts[record.threadName or ""] += 1
-
-    handler = Handler()
-    logging.getLogger("torch.__trace").addHandler(handler)
-    try:
-        yield counts
-    finally:
-        logging.getLogger("torch.__trace").removeHandler(handler)

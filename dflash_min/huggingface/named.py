@@ -1,0 +1,21 @@
+"""Which Hugging Face model is meant, and the word by which the user said so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_min.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Named:
+    """A Hugging Face model that a user has named."""
+
+    name: str
+    """A folder, or a name on the Hugging Face Hub, as transformers takes it."""
+    word: str
+    """The value of `--target`: the name itself, or `hf:` and the name."""
+
+    def refused(self, reason: str) -> UsageError:
+        """Return what says why it cannot be the target, for the caller to raise."""
+        return UsageError(f"--target {self.word}: {reason}")
