@@ -246,5 +246,18 @@ def _items(item: type[int | str], *, least: int) -> PrimitiveConstructorSpec[Any
     )
 
 
+def _words(name: str) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"[{name} [{name} ...]]",
+        instance_from_str=tuple,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=list,
+    )
+
+
+Files = Annotated[tuple[str, ...], _words("FILE")]
+"""Files as they were typed: a comma may be a part of a name."""
+
 Names = Annotated[tuple[str, ...], _items(str, least=1)]
 """A list of strings that is left out where nothing is to be named: the flag alone is refused."""

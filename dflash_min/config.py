@@ -129,7 +129,7 @@ class TrainConfig:
     none turns all off (none, fast all)."""
     exchange: Exchange = "after"
     """When drafters on several GPUs send each other their gradients: after the backward, or each
-    gradient during it, as soon as it is made."""
+    gradient during it, as soon as it is made, which needs --accumulate 1."""
 
     steps: int = 12
     """Optimiser steps."""

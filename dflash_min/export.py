@@ -19,7 +19,7 @@ from dflash_min import cli
 from dflash_min.command import command
 from dflash_min.config import ModelConfig
 from dflash_min.errors import SaveError, UsageError
-from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_KEYS, WEIGHTS_FILE
+from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_CONFIG, DRAFTER_KEYS, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def to_config(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
         "architectures": [ARCHITECTURE],
         "model_type": "qwen3",
         **{key: getattr(config, field) for field, key in DRAFTER_KEYS.items()},
-        "dflash_config": {
+        DRAFTER_CONFIG: {
             "mask_token_id": config.mask_token_id,
             "target_layer_ids": list(config.taps),
         },
@@ -168,7 +168,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / CONFIG_FILE
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        own = raw["dflash_config"]
+        own = raw[DRAFTER_CONFIG]
         values = {field: raw[key] for field, key in DRAFTER_KEYS.items()}
         config = msgspec.convert(
             {

@@ -218,7 +218,7 @@ def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
     for piece in fused:
         if piece not in PIECES:
             raise UsageError(
-                f"--fused {piece} is none of {', '.join(PIECES)}; none alone is no piece"
+                f"--fused takes pieces of {', '.join(PIECES)}, or none alone; not {piece}"
             )
     if config.fused is not None and "optimizer" in fused and dtype == "float32":
         raise UsageError("--fused optimizer needs --dtype bfloat16")

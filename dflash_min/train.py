@@ -184,7 +184,9 @@ def _summary_line(summary: Summary, newest: Path | None) -> str:
             f"; held out: loss {summary.held_out_loss:.4f}, "
             f"accept_len {summary.held_out_accept_len:.2f}"
         )
-    return line if newest is None else f"{line}; saved {newest}"
+    if newest is None:
+        return line
+    return f"{line}; {'saved' if summary.steps else 'they are in'} {newest}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dflash_min.bounds import check_mask_token
-from dflash_min.huggingface.form import CONFIG_FILE
+from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_CONFIG
 from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def text_config(model: Named) -> dict[str, Any]:
     """Return a model's config.json, of one with other inputs too the part about text.
 
     Raises:
-        UsageError: if there is none or it is no JSON object.
+        UsageError: if there is none, it is no JSON object, or it is a drafter's.
     """
     config = _read(model, CONFIG_FILE)
     if config is None:
@@ -92,6 +92,8 @@ def text_config(model: Named) -> dict[str, Any]:
             f"no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the"
             " Hub if that can be reached"
         )
+    if DRAFTER_CONFIG in config:
+        raise model.refused_drafter("a DFlash drafter")
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config
 

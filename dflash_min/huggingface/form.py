@@ -10,6 +10,8 @@ from typing import Final
 
 CONFIG_FILE: Final = "config.json"
 WEIGHTS_FILE: Final = "model.safetensors"
+DRAFTER_CONFIG: Final = "dflash_config"
+"""A key of config.json that drafters have and targets do not."""
 
 _SHARED: Final = {
     "hidden": "hidden_size",

@@ -19,3 +19,10 @@ class Named:
     def refused(self, reason: str) -> UsageError:
         """Return what says why it cannot be the target, for the caller to raise."""
         return UsageError(f"--target {self.word}: {reason}")
+
+    def refused_drafter(self, what: str) -> UsageError:
+        """Return what says that a drafter, or a folder of them, was named for its target."""
+        return self.refused(
+            f"{what}, not a target: give what `python -m dflash_min.pretrain` saved, "
+            "or a Hugging Face model"
+        )

@@ -28,6 +28,7 @@ import torch
 
 from dflash_min.config import ModelConfig  # noqa: TC001  # msgspec reads the annotations
 from dflash_min.errors import UsageError
+from dflash_min.saving import form
 from dflash_min.saving.durable import new_folder
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-FOLDER: Final = "checkpoints"
+FOLDER: Final = form.CHECKPOINTS
 """Where a run folder has its checkpoints."""
 
-_RECORD: Final = "checkpoint.json"
+_RECORD: Final = form.RECORD
 _WEIGHTS: Final = "drafter.pt"
 _OPTIMIZER: Final = "optimizer.pt"
 _FORMAT: Final = 1

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dflash_min.errors import UsageError
-from dflash_min.huggingface.form import CONFIG_FILE
+from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_CONFIG
 from dflash_min.huggingface.named import Named
+from dflash_min.saving import metrics
+from dflash_min.saving.form import CHECKPOINTS, RECORD
 from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
@@ -33,9 +35,10 @@ HF_PREFIX: Final = "hf:"
 
 
 class _Mark(msgspec.Struct):
-    """Tells a folder of the built-in target from one of Hugging Face's."""
+    """Tells a folder of the built-in target from one of Hugging Face's, and from a drafter's."""
 
     dflash_min: dict[str, object] | None = None
+    drafter: object = msgspec.field(default=None, name=DRAFTER_CONFIG)
 
 
 @dataclass(frozen=True)
@@ -52,19 +55,29 @@ def parse(target: str) -> Spec:
     """Tell which kind of target is named.
 
     Raises:
-        UsageError: for a folder that is not there or holds no model, and for a Hugging Face model
-            where transformers is not installed.
+        UsageError: for a folder that is not there, holds no model or a drafter, and for a Hugging
+            Face model where transformers is not installed.
     """
     if not target:
         return Spec()
-    if target.startswith(HF_PREFIX):
-        return _hf(target.removeprefix(HF_PREFIX), target)
-    data = _read_config(Path(target))
-    try:
-        ours = msgspec.json.decode(data, type=_Mark).dflash_min is not None
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"--target: {Path(target) / CONFIG_FILE}: {error}") from error
-    return Spec(folder=Path(target)) if ours else _hf(target, target)
+    model = Named(target.removeprefix(HF_PREFIX), word=target)
+    if not model.name:
+        raise UsageError(f"--target {target} names no model")
+    folder = Path(model.name)
+    if model.name == target or folder.exists():
+        if _mark(folder, model).dflash_min is not None and model.name == target:
+            return Spec(folder=folder)
+    elif model.name.startswith((".", "/", "~")):
+        raise model.refused("no such folder")
+    elif model.name.count("/") > 1:
+        raise model.refused(
+            "no such folder, and no name that the Hub can have, which is NAME or OWNER/NAME"
+        )
+    if importlib.util.find_spec("transformers") is None:
+        raise model.refused(
+            "a Hugging Face model needs transformers: pip install 'compile-race-harness[hf]'"
+        )
+    return Spec(hf=model)
 
 
 def absolute(target: str) -> str:
@@ -89,7 +102,8 @@ def sizes(target: str) -> TargetSizes | None:
     if spec.folder is None:
         return None
     try:
-        return msgspec.json.decode(_read_config(spec.folder), type=TargetSizes)
+        data = _read_config(spec.folder, Named(target, word=target))
+        return msgspec.json.decode(data, type=TargetSizes)
     except msgspec.MsgspecError as error:
         raise UsageError(f"--target: {spec.folder / CONFIG_FILE}: {error}") from error
 
@@ -168,25 +182,39 @@ def open_target(
     return Target(config, seed=seed).to(device, precision)
 
 
-def _hf(name: str, target: str) -> Spec:
-    if not name:
-        raise UsageError(f"--target {target} names no model")
-    # A name on the Hub is NAME or OWNER/NAME.
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if is_path and not Path(name).is_dir():
-        raise UsageError(f"--target {target}: no such folder")
-    if importlib.util.find_spec("transformers") is None:
-        raise UsageError(
-            f"--target {target}: a Hugging Face model needs transformers: "
-            "pip install 'compile-race-harness[hf]'"
-        )
-    return Spec(hf=Named(name, word=target))
-
-
-def _read_config(folder: Path) -> bytes:
-    path = folder / CONFIG_FILE
+def _mark(folder: Path, model: Named) -> _Mark:
+    """Read whose folder it is. Raises UsageError if it is no model's, or a drafter's."""
     try:
-        return path.read_bytes()
+        mark = msgspec.json.decode(_read_config(folder, model), type=_Mark)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--target: {folder / CONFIG_FILE}: {error}") from error
+    if mark.drafter is not None:
+        raise model.refused_drafter("a DFlash drafter")
+    return mark
+
+
+def _read_config(folder: Path, model: Named) -> bytes:
+    try:
+        return (folder / CONFIG_FILE).read_bytes()
+    except FileNotFoundError as error:
+        raise _refused(folder, model) from error
+    except NotADirectoryError as error:
+        raise model.refused("a file, not a folder") from error
     except OSError as error:
-        reason = "no such folder" if not folder.is_dir() else f"{CONFIG_FILE}: {error.strerror}"
-        raise UsageError(f"--target {folder}: {reason}") from error
+        raise model.refused(f"{CONFIG_FILE}: {error.strerror}") from error
+
+
+def _refused(folder: Path, model: Named) -> UsageError:
+    """Return what says why there is no config.json at a path."""
+    if not folder.is_dir():
+        return model.refused("no such folder")
+    if (folder / RECORD).exists():
+        return model.refused_drafter("a checkpoint of dflash_min.train, which is a drafter")
+    if folder.name == CHECKPOINTS or any(
+        (folder / name).exists() for name in (CHECKPOINTS, metrics.FILE)
+    ):
+        return model.refused_drafter("a run of dflash_min.train, which trains a drafter")
+    return model.refused(
+        f"no {CONFIG_FILE} in it; a target is a folder that `python -m dflash_min.pretrain` saved, "
+        f"or a Hugging Face model's, with {CONFIG_FILE}, weights and tokenizer"
+    )

@@ -150,6 +150,7 @@ SPECIAL = {
     "activation_checkpointing": st.booleans(),
     "preset": st.sampled_from(get_args(config.Preset)),
     "dtype": st.sampled_from(get_args(config.Dtype)),
+    "exchange": st.sampled_from(get_args(config.Exchange)),
     "fused": st.lists(words, max_size=3).map(tuple),
     "target": words,
     **dict.fromkeys(

@@ -280,7 +280,7 @@ def test_what_the_preset_chooses_and_what_goes_before_it() -> None:
     [
         (
             {"fused": ("mask", "head")},
-            f"--fused head is none of {', '.join(PIECES)}; none alone is no piece",
+            f"--fused takes pieces of {', '.join(PIECES)}, or none alone; not head",
         ),
         ({"fused": ("optimizer",)}, "--fused optimizer needs --dtype bfloat16"),
     ],

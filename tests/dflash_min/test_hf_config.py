@@ -144,6 +144,15 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_a_drafter_on_the_hub_is_no_target(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES_OF_FILES, "dflash_config": {}}))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, file: tmp_path / file)
+    with pytest.raises(UsageError, match=r"^--target .*model: a DFlash drafter, not a target"):
+        hf_config.sizes(named("someone/model"))
+
+
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
     import huggingface_hub
 

@@ -78,7 +78,8 @@ def test_loss_and_metrics_equal_a_plain_loop(seed, rows, count, slots, chunk, ke
     hidden, head, labels, weights = batch(seed, rows, count, slots, keep=keep)
     sums = chunked_loss(hidden, head, labels, weights, chunk, block_size=slots)
     loss, correct, scored, accepted = naive(hidden, head, labels, weights, slots)
-    assert sums.loss.item() == pytest.approx(loss, rel=1e-5, abs=1e-12)  # logits are float32
+    # Logits are float32 and within 30, so that each is off by up to 2e-6, however small the loss.
+    assert sums.loss.item() == pytest.approx(loss, rel=1e-5, abs=4e-6)
     assert sums.slot_correct.tolist() == correct
     assert sums.slot_scored.tolist() == scored
     assert sums.blocks.item() == len(accepted)

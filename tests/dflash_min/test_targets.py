@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dflash_min.config import VOCAB_SIZE, TrainConfig
+from dflash_min import export
+from dflash_min.config import VOCAB_SIZE, SaveConfig, TrainConfig
 from dflash_min.errors import UsageError
 from dflash_min.resolve import resolve
+from dflash_min.saving import checkpoint
 from dflash_min.targets import choice as targets
 from dflash_min.targets import folder as target_folder
 from dflash_min.targets.builtin import Target
@@ -119,13 +121,45 @@ def test_what_is_no_target_is_refused(tmp_path, folder) -> None:
     with pytest.raises(UsageError, match="nowhere: no such folder"):
         targets.sizes(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"config\.json"):
-        targets.sizes(str(tmp_path / "empty"))
+    for word in (f"{tmp_path}/empty", f"hf:{tmp_path}/empty"):
+        refused(word, r"no config\.json in it; a target is .*dflash_min\.pretrain.*Hugging Face")
+    (tmp_path / "file").touch()
+    for word in (f"{tmp_path}/file", f"hf:{tmp_path}/file"):
+        refused(word, "a file, not a folder$")
+    refused("hf:a/b/c", "no such folder, and no name that the Hub can have")
     with pytest.raises(UsageError, match="names no model"):
         targets.sizes("hf:")
     (folder / "config.json").write_text("{")
     with pytest.raises(UsageError, match=r"config\.json"):
         targets.sizes(str(folder))
+
+
+def refused(target: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"^--target {target}: {reason}") as caught:
+        targets.sizes(target)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_drafter_is_no_target(tmp_path, monkeypatch) -> None:
+    """Wherever it comes from, and whether or not transformers could read it."""
+    run = tmp_path / "run"
+    trainer = small_dense(save=SaveConfig(out=run), threads=1, steps=1)
+    trainer.run(lambda report: None)
+    saved = checkpoint.latest(run)
+    export.main([str(run), "--out", str(tmp_path / "exported")])
+    (tmp_path / "measured").mkdir()
+    (run / "metrics.jsonl").rename(tmp_path / "measured" / "metrics.jsonl")
+    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
+    pretrain = r", not a target: give what `python -m dflash_min\.pretrain` saved"
+    for folder, what in (
+        (run, "a run of dflash_min.train, which trains a drafter"),
+        (tmp_path / "measured", "a run of dflash_min.train, which trains a drafter"),
+        (saved.parent, "a run of dflash_min.train, which trains a drafter"),
+        (saved, "a checkpoint of dflash_min.train, which is a drafter"),
+        (tmp_path / "exported", "a DFlash drafter"),
+    ):
+        for word in (str(folder), f"hf:{folder}"):
+            refused(word, what + pretrain)
 
 
 @pytest.mark.parametrize(
