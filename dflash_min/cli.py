@@ -249,10 +249,10 @@ def _items(item: type[int | str], *, least: int) -> PrimitiveConstructorSpec[Any
 def _words(name: str) -> PrimitiveConstructorSpec[Any]:
     return PrimitiveConstructorSpec(
         nargs="*",
-        metavar=f"[{name} [{name} ...]]",
+        metavar=f"{name} [{name} ...]",
         instance_from_str=tuple,
         is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=list,
+        str_from_instance=lambda value: list(value) or ["unset"],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from dflash_min.cli import Names, parse, say
+from dflash_min.cli import Files, Names, parse, say
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.command import command
@@ -33,7 +33,7 @@ _HELP = (
 class Args:
     """What to read, and what to do with what is found."""
 
-    files: tyro.conf.Positional[tuple[str, ...]] = ()
+    files: tyro.conf.Positional[Files] = ()
     """Files and folders; - is the standard input. Several are taken for one run's."""
 
     json: bool = False

@@ -9,14 +9,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from dflash_min.cli import say
 from dflash_min.errors import UsageError
 from harness.alerts import Alerts
 from harness.diagnosis.build import diagnose
-from harness.diagnosis.report import CodeCoverage, Finding, Report
+from harness.diagnosis.report import Finding, Report
 from harness.diagnosis.sharing import for_sharing
 from harness.events.files import event_files
 from harness.events.schema import Event
@@ -47,6 +47,9 @@ ended a thread, and a later finding may account for it."""
 STOP_AFTER_S = 5.0
 """A program that is to be stopped runs on for so long, so that the report shows what it led to."""
 
+_COLD_START = "CR208"
+_FIRST_AFTER_WARMUP = "first compile after warm-up"
+_FIRST_COLD = "first compile of a cold start by a second thread"
 _LOOK_S = 0.5
 _BACK_OFF = 100.0
 _AFTER_FAILURE_S = 60.0
@@ -104,6 +107,7 @@ class Live:
         self._look_at = self._diagnose_at = self._began
         self._worker: _Diagnosis | None = None
         self._said: set[str] = set()
+        self._compiles_said: set[str] = set()
         self._so_far: set[str] = set()
         self._stop: str | None = None
         self._stop_at = 0.0
@@ -163,9 +167,12 @@ class Live:
         self._tell(worker.report)
 
     def _tell(self, report: Report) -> None:
-        if report.counts.compiles_after_warmup and self._is_new(AFTER_WARMUP):
-            where = _compiled_after_warmup(report.coverage)
-            self._say(f"{self._seconds()}: first compile after warm-up{where}")
+        if report.counts.compiles_after_warmup:
+            self._said.add(AFTER_WARMUP)
+            for what, where in _first_compiles(report).items():
+                if what not in self._compiles_said:
+                    self._compiles_said.add(what)
+                    self._say(f"{self._seconds()}: {what}{where}")
         for number, finding in enumerate(decided(report)):
             if self._is_new(finding.code):
                 text = finding.statements[0].text if number else report.headline
@@ -234,10 +241,22 @@ class _Diagnosis(threading.Thread):
         self.cpu_s = time.thread_time() - start
 
 
-def _compiled_after_warmup(coverage: Sequence[CodeCoverage]) -> str:
-    """`` of `f` in `worker-0` ``, as far as the report says."""
-    for code in coverage:
+def _first_compiles(report: Report) -> dict[str, str]:
+    """What is said of compiles after warm-up, and where each was: `` : `f` in `worker-0` ``.
+
+    Those of a cold start are counted among them (see ``Counts``), and there is no warm-up there.
+    """
+    cold = {
+        (finding.pid, seq)
+        for finding in report.findings
+        if finding.code == _COLD_START and report.after_warmup is None
+        for seq in finding.evidence
+    }
+    found: dict[str, str] = {}
+    for code in report.coverage:
         for thread in code.threads:
             if thread.state == "uncovered" and thread.compiles:
-                return f": `{code.code.name}` in `{thread.thread.name}`"
-    return ""
+                is_cold = any((code.pid, seq) in cold for seq in thread.evidence)
+                what = _FIRST_COLD if is_cold else _FIRST_AFTER_WARMUP
+                found.setdefault(what, f": `{code.code.name}` in `{thread.thread.name}`")
+    return found or {_FIRST_COLD if cold else _FIRST_AFTER_WARMUP: ""}

@@ -89,6 +89,18 @@ def test_evidence_names_the_line_of_the_text(capsys, tmp_path) -> None:
     assert "[train.log:501]" in capsys.readouterr().out
 
 
+def test_help_names_files_by_the_word(capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "usage: harness.diagnose [-h] [OPTIONS] [FILE [FILE ...]]"
+    assert "STR" not in said
+
+
+def test_a_comma_is_a_part_of_a_files_name(diagnosed) -> None:
+    assert roots(diagnosed(**{"rank 0, node 1.log": GRAD})) == ["CR101"]
+
+
 def test_a_frame_of_compile_wrapper_alone_proves_nothing(diagnosed) -> None:
     frame = (
         '  File "/venv/lib/python3.11/site-packages/torch/_dynamo/eval_frame.py", line 1166, '

@@ -10,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dflash_min.errors import UsageError
@@ -17,7 +18,7 @@ from harness import live
 from harness.alerts import Alerts
 from harness.causes import CAUSES
 from harness.diagnosis.build import diagnose
-from harness.diagnosis.report import Finding, Remedy, Statement
+from harness.diagnosis.report import AfterWarmup, Finding, Remedy, Statement
 from harness.events.files import event_files
 from harness.live import AFTER_WARMUP, STOP_AFTER_S, UNDECIDED, Live, check_stop_on, decided
 
@@ -101,6 +102,47 @@ def test_it_says_once_what_was_found_and_when(tmp_path, capsys):
     assert re.match(
         r"harness\.watch: \d+\.\d s: first compile after warm-up: `block` in `drafter-0`$", compiled
     )
+
+
+def test_a_cold_start_has_no_warm_up_to_compile_after(tmp_path, capsys):
+    clock = Clock()
+    follower = Live("harness.run", tmp_path, stop_on=AFTER_WARMUP, clock=clock)
+    stops = [ticked(follower, clock, 100) for _ in growing(RECORDINGS / "cold_start", tmp_path)]
+    said = capsys.readouterr().err
+    assert re.search(r" s: first compile of a cold start by a second thread: `\w+` in `.+`\n", said)
+    assert "CR208 cold-start-in-several-threads" in said
+    assert said.count("first compile") == 1
+    assert "warm-up" not in said.replace("without a warm-up", "")
+    assert any(stop and stop.startswith(f"--stop-on {AFTER_WARMUP} (") for stop in stops)
+
+
+def test_a_compile_after_a_warm_up_is_said_beside_a_cold_start(tmp_path, capsys):
+    """Of two functions, one warmed up and one not: each has its line."""
+    cold, warm = (diagnose(RECORDINGS / name) for name in ("cold_start", "grad_mode"))
+    both = msgspec.structs.replace(
+        cold,
+        coverage=(*cold.coverage, *(replace_pid(code) for code in warm.coverage)),
+    )
+    follower = Live("harness.run", tmp_path, clock=Clock())
+    for _ in range(2):
+        follower._tell(both)
+    said = [line for line in capsys.readouterr().err.splitlines() if "first compile" in line]
+    assert [line.partition(" s: ")[2].partition(":")[0] for line in said] == [
+        "first compile of a cold start by a second thread",
+        "first compile after warm-up",
+    ]
+
+
+def replace_pid(code):
+    """A code object of another process than any that was recorded."""
+    return msgspec.structs.replace(code, pid=1)
+
+
+def test_where_the_program_said_that_it_was_warm_its_word_counts(tmp_path, capsys):
+    report = diagnose(RECORDINGS / "cold_start")
+    marked = msgspec.structs.replace(report, after_warmup=AfterWarmup(compiles=1))
+    Live("harness.run", tmp_path, clock=Clock())._tell(marked)
+    assert " s: first compile after warm-up: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stop_on", ["", "found"])

@@ -25,6 +25,7 @@ what was counted; --json is written after each plan.
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ from harness.schedule.plan import Plan, Schedule, serial
 from harness.schedule.runner import ProcessRunner
 from harness.supervise.interpreter import Interpreter, check_torch, inspect
 from harness.supervise.launch import Launch, WatchSettings
+from harness.supervise.program import read_program
 
 PROGRAM = Path(__file__).resolve().parents[2] / "repro" / "programs" / "two_threads.py"
 HEAD = f"{'plan':16} {'torch':14} {'forced':>8} {'control':>8} {'natural':>8} {'seconds':>8}"
@@ -286,12 +288,18 @@ def options_of(argv, about=__doc__, count=50, kinds=("forced",)):
         parser.add_argument(
             "program", nargs="*", help="script.py or -m module, and arguments, after --"
         )
-    parser.set_defaults(kinds=kinds)
+    parser.set_defaults(kinds=kinds, program=[])
     parser.add_argument(
         *("-j", "--jobs"), type=usage.whole(1, 512), default=1, metavar="N", help="runs at a time"
     )
-    parser.add_argument("--python", default=sys.executable, help="whose torch is to be raced")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors")
+    parser.add_argument("--python", help="whose torch is to be raced (this one's)")
+    of_program = "; with -- PROGRAM: cuda leaves it the visible GPUs, cpu hides them"
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help=f"of the tensors (cpu){of_program if len(kinds) > 1 else ''}",
+    )
     parser.add_argument(
         "--timeout",
         type=usage.decimal(1, 86_400),
@@ -304,11 +312,36 @@ def options_of(argv, about=__doc__, count=50, kinds=("forced",)):
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
-        python = inspect(options.python)
-        check_torch(python, needed=True)
+        python = interpreter_of(options)
     except UsageError as error:
         parser.error(str(error))
     return options, python
+
+
+def interpreter_of(options) -> Interpreter:
+    """The interpreter, once all is there that the runs need; ``options.program`` as it takes it.
+
+    Raises:
+        UsageError: naming what is not there.
+    """
+    module = own = None
+    if options.program:
+        program = read_program(options.program, options.python)
+        options.program, module, own = list(program.words), program.module, program.python
+    python = inspect(options.python or own or sys.executable, module)
+    check_torch(python, needed=True)
+    if options.device == "cuda" and not sees_gpu(python):
+        raise UsageError(f"--device cuda: torch in {python.path} sees no GPU")
+    return python
+
+
+def sees_gpu(python: Interpreter) -> bool:
+    """Whether torch finds a GPU there; a build without CUDA is not asked."""
+    if not python.cuda:
+        return False
+    asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    done = subprocess.run([python.path, "-c", asked], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def machine(python: Interpreter, options) -> str:

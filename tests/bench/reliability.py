@@ -6,6 +6,8 @@ programs of ``tests/cases`` whose causes have a rule. ``--healthy`` runs those o
 instead, none of which may give a finding. ``--layout 5+3`` gives the trainer of the two commands so
 many target and drafter threads, a GPU each where there are as many.
 
+Ctrl-C ends it and keeps what was counted.
+
 Takes about 25 s a run on two cores: 20 runs of the two commands a quarter of an hour, and an hour
 with --cases -j 2; five runs of --healthy -j 2 half an hour.
 """
@@ -16,15 +18,17 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import usage
 
+from harness import interrupts
 from harness.causes import CAUSES
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -97,22 +101,57 @@ def healthy() -> list[Expectation]:
     ]
 
 
-def run_once(expectation: Expectation) -> Outcome:
+class Commands:
+    """Runs commands, until all that are going on are ended at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def run(self, words: list[str]) -> tuple[int, str]:
+        """Run a command to its end; return its exit code and its stderr."""
+        with self._lock:
+            if self._ended:
+                raise InterruptedError
+            # In a session of its own: Ctrl-C is ours to pass on, once.
+            process = subprocess.Popen(
+                words,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        _, said = process.communicate()
+        with self._lock:
+            self._running.discard(process)
+        return process.returncode, said
+
+    def end(self) -> None:
+        """End those that are going on, and let none begin; the watch ends its program with it."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                process.terminate()
+
+
+def run_once(expectation: Expectation, commands: Commands) -> Outcome:
     """Run the command cold and hold its report against the expectation."""
     module, *rest = expectation.command
     with tempfile.TemporaryDirectory() as out:
         limit = ("--timeout", str(expectation.limit_s))
         words = [sys.executable, "-m", module, "--out", out, *limit, *rest]
         start = time.monotonic()
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        exit_code, stderr = commands.run(words)
         seconds = time.monotonic() - start
         reports = list(Path(out).glob("*/report.json"))
         if not reports:
-            return Outcome("no report", seconds, done.stderr[-500:])
+            return Outcome("no report", seconds, stderr[-500:])
         report = json.loads(reports[0].read_text())
     ended = report["ended"]
     if expectation.verdict == "clean" and (ended["exit_code"] != 0 or ended["deadline_hit"]):
-        return Outcome("not to its end", seconds, done.stderr[-500:])
+        return Outcome("not to its end", seconds, stderr[-500:])
     roots = {f["code"] for f in report["findings"] if f["root"]}
     others = {f["code"] for f in report["findings"]} - roots
     chain = " ".join([*sorted(roots), *(f"({code})" for code in sorted(others))])
@@ -121,7 +160,7 @@ def run_once(expectation: Expectation) -> Outcome:
         report["verdict"] == expectation.verdict
         and roots - extra == expectation.roots
         and others | extra <= expectation.also
-        and done.returncode == report["exit_code"]
+        and exit_code == report["exit_code"]
     )
     return Outcome(chain or report["verdict"], seconds, "" if as_expected else report["headline"])
 
@@ -130,6 +169,8 @@ def summary(expectation: Expectation, outcomes: list[Outcome]) -> str:
     """One line of counts and times, and one for each run that differed."""
     right = sum(not outcome.difference for outcome in outcomes)
     chains = Counter(outcome.chain for outcome in outcomes)
+    if not outcomes:
+        return f"{expectation.name}: 0/0 as expected"
     times = sorted(outcome.seconds for outcome in outcomes)
     lines = [
         f"{expectation.name}: {right}/{len(outcomes)} as expected; "
@@ -140,8 +181,30 @@ def summary(expectation: Expectation, outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Run every command ``--runs`` times and print a line for each; exit 1 if any run differed."""
+def run_all(expectation: Expectation, options, outcomes: list[Outcome]) -> None:
+    """Run a command ``options.runs`` times.
+
+    Args:
+        expectation: the command's.
+        options: the command line.
+        outcomes: gets each outcome as it comes.
+
+    Raises:
+        KeyboardInterrupt: after the runs that were going on have been ended.
+    """
+    commands = Commands()
+    pool = ThreadPoolExecutor(options.j)
+    try:
+        futures = [pool.submit(run_once, expectation, commands) for _ in range(options.runs)]
+        for future in as_completed(futures):
+            outcomes.append(future.result())
+    finally:
+        commands.end()
+        pool.shutdown(cancel_futures=True)
+
+
+def options_of(argv=None):
+    """The command line and what is to be run; ends the command for one that does not fit."""
     parser = usage.parser(__doc__)
     parser.add_argument("--runs", type=usage.whole(1, 100_000), default=20, help="of each command")
     parser.add_argument("--cases", action="store_true", help="also the programs of tests/cases")
@@ -153,17 +216,8 @@ def main() -> int:
         "--layout", type=usage.layout, metavar="T+D", help="target and drafter threads, as 5+3"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, only some, by name")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     threads = ("--layout", options.layout) if options.layout else ("--threads", "3")
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(
-        f"torch {torch.__version__}, python {platform.python_version()}, {device}, "
-        f"{os.cpu_count()} cores, {options.j} at a time, cold caches",
-        flush=True,
-    )
-    differed, clean = False, 0
     commands = [] if options.healthy else trainer(threads)
     commands += [*(cases() if options.cases else []), *(healthy() if options.healthy else [])]
     if options.only:
@@ -171,12 +225,38 @@ def main() -> int:
         if unknown := sorted(set(options.only) - set(names)):
             parser.error(f"--only {' '.join(unknown)}: none of {', '.join(names)}")
         commands = [expectation for expectation in commands if expectation.name in options.only]
-    for expectation in commands:
-        with ThreadPoolExecutor(options.j) as pool:
-            outcomes = list(pool.map(run_once, [expectation] * options.runs))
-        print(summary(expectation, outcomes), flush=True)
-        wrong = any(outcome.difference for outcome in outcomes)
-        differed, clean = differed or wrong, clean + (not wrong)
+    return options, commands
+
+
+def machine(options) -> str:
+    """Where the runs are made, in one line."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return (
+        f"torch {torch.__version__}, python {platform.python_version()}, {device}, "
+        f"{os.cpu_count()} cores, {options.j} at a time, cold caches"
+    )
+
+
+def main(argv=None) -> int:
+    """Run every command ``--runs`` times and print a line for each; exit 1 if any run differed."""
+    interrupts.be_usual()
+    options, commands = options_of(argv)
+    differed, clean = False, 0
+    try:
+        print(machine(options), flush=True)
+        for expectation in commands:
+            outcomes: list[Outcome] = []
+            try:
+                run_all(expectation, options, outcomes)
+            finally:
+                print(summary(expectation, outcomes), flush=True)
+            wrong = any(outcome.difference for outcome in outcomes)
+            differed, clean = differed or wrong, clean + (not wrong)
+    except KeyboardInterrupt:
+        print("interrupted: the counts are of the runs that had ended", file=sys.stderr)
+        return 130
     if options.healthy:
         print(f"{clean} of {len(commands)} commands as expected in each of {options.runs} runs")
     return int(differed)

@@ -14,7 +14,8 @@ nothing left to make. A target has random weights and three layers more than the
 --target-layers 36 gives it those of Qwen3-4B.
 
 Takes a few minutes a layout on GPUs, nearly all of them to make random weights, and half a minute
-in all with --device cpu, of tiny sizes.
+in all with --device cpu, of tiny sizes. Ctrl-C ends it and keeps the layouts that were measured;
+--json is written after each.
 """
 
 import json
@@ -29,10 +30,15 @@ from dataclasses import dataclass, field, replace
 import usage
 from figures import machine
 
+from harness import interrupts
+
 LAYOUTS = ("1+1", "5+3")
 SETTLE = 3
 """Steps that are left out even if queues are short."""
 SAMPLE_S = 0.1
+SIZES = {"cuda": "qwen3-4b", "cpu": "tiny"}
+MORE_LAYERS = 3
+"""Layers of a target beyond the drafter's; with fewer the drafter could not take its features."""
 
 
 class Waits:
@@ -200,9 +206,9 @@ def settings(options, layout, gpus):
 
     from dflash_min.layout import deal
 
-    shape = SHAPES["tiny" if options.device == "cpu" else "qwen3-4b"]
+    shape = SHAPES[SIZES[options.device]]
     resolved = of_shape(shape, torch.device(options.device))
-    layers = options.target_layers or shape.layers + 3
+    layers = options.target_layers or shape.layers + MORE_LAYERS
     length = options.length or shape.lengths[0]
     return replace(
         resolved,
@@ -215,6 +221,7 @@ def settings(options, layout, gpus):
 
 
 def arguments():
+    """The command line's parser."""
     parser = usage.parser(__doc__)
     parser.add_argument(
         *("--layouts", "--layout"),
@@ -232,7 +239,7 @@ def arguments():
         "--length", type=usage.whole(16, 1_000_000), help="tokens of a sequence (3072, CPU 256)"
     )
     parser.add_argument(
-        "--target-layers", type=usage.whole(8, 1000), help="layers of the targets (8, CPU 5)"
+        "--target-layers", type=usage.whole(1, 1000), help="layers of the targets (from 8, CPU 5)"
     )
     parser.add_argument(
         "--exchange", action="store_true", help="send gradients while the backward still runs"
@@ -241,17 +248,29 @@ def arguments():
     return parser
 
 
-def main():
-    """Measure each layout and print it."""
-    parser = arguments()
-    options = parser.parse_args()
+def check(parser, options):
+    """End the command where the device does not have what is asked for; return the GPUs it has."""
     import torch
+    from stepping.shapes import SHAPES
 
+    least = SHAPES[SIZES[options.device]].layers + MORE_LAYERS
+    if options.target_layers is not None and options.target_layers < least:
+        parser.error(
+            f"argument --target-layers: a whole number from {least} to 1000 is needed, "
+            f"not {options.target_layers}"
+        )
     gpus = torch.cuda.device_count() if options.device == "cuda" else 0
     for layout in options.layouts if options.device == "cuda" else ():
         # Roles that share a GPU are another thing than what is asked for.
         if (needed := sum(map(int, layout.split("+")))) > gpus:
             parser.error(f"--layouts {layout}: {needed} GPUs are needed, {gpus} are visible")
+    return gpus
+
+
+def measure_all(options, gpus):
+    """Measure each layout, print it, and compare each with the first."""
+    import torch
+
     name = torch.cuda.get_device_name() if gpus else "CPU"
     print(machine(torch.__version__, name), flush=True)
     results = {
@@ -272,6 +291,18 @@ def main():
     for layout, figures in others:
         ratio = figures["tokens_per_s"] / first[1]["tokens_per_s"]
         print(f"\n{layout} to {first[0]}: {ratio:.2f} times the tokens/s")
+
+
+def main():
+    """Measure each layout and print it; returns the exit code."""
+    interrupts.be_usual()
+    parser = arguments()
+    options = parser.parse_args()
+    try:
+        measure_all(options, check(parser, options))
+    except KeyboardInterrupt:
+        print("interrupted: the figures are of the layouts that had ended", file=sys.stderr)
+        return 130
     return 0
 
 
