@@ -49,7 +49,7 @@ STOP_AFTER_S = 5.0
 
 _COLD_START = "CR208"
 _FIRST_AFTER_WARMUP = "first compile after warm-up"
-_FIRST_COLD = "first compile of a cold start by a second thread"
+_FIRST_COLD = "compile without a warm-up"
 _LOOK_S = 0.5
 _BACK_OFF = 100.0
 _AFTER_FAILURE_S = 60.0
@@ -244,19 +244,23 @@ class _Diagnosis(threading.Thread):
 def _first_compiles(report: Report) -> dict[str, str]:
     """What is said of compiles after warm-up, and where each was: `` : `f` in `worker-0` ``.
 
-    Those of a cold start are counted among them (see ``Counts``), and there is no warm-up there.
+    Those of a cold start are counted among them (see ``Counts``), and there is no warm-up there: it
+    is one as soon as another thread calls what has no entry, and CR208 once two have compiled it.
     """
+    marked = report.after_warmup is not None
     cold = {
         (finding.pid, seq)
         for finding in report.findings
-        if finding.code == _COLD_START and report.after_warmup is None
+        if finding.code == _COLD_START and not marked
         for seq in finding.evidence
     }
     found: dict[str, str] = {}
     for code in report.coverage:
         for thread in code.threads:
             if thread.state == "uncovered" and thread.compiles:
-                is_cold = any((code.pid, seq) in cold for seq in thread.evidence)
+                is_cold = (not code.warmup and not marked) or any(
+                    (code.pid, seq) in cold for seq in thread.evidence
+                )
                 what = _FIRST_COLD if is_cold else _FIRST_AFTER_WARMUP
                 found.setdefault(what, f": `{code.code.name}` in `{thread.thread.name}`")
     return found or {_FIRST_COLD if cold else _FIRST_AFTER_WARMUP: ""}

@@ -97,8 +97,10 @@ def test_help_names_files_by_the_word(capsys) -> None:
     assert "STR" not in said
 
 
-def test_a_comma_is_a_part_of_a_files_name(diagnosed) -> None:
-    assert roots(diagnosed(**{"rank 0, node 1.log": GRAD})) == ["CR101"]
+def test_a_comma_is_a_part_of_a_files_name(diagnosed, tmp_path) -> None:
+    path = tmp_path / "rank 0, node 1.log"
+    path.write_text(GRAD)
+    assert roots(diagnosed(path)) == ["CR101"]
 
 
 def test_a_frame_of_compile_wrapper_alone_proves_nothing(diagnosed) -> None:

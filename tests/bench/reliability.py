@@ -197,7 +197,7 @@ def run_all(expectation: Expectation, options, outcomes: list[Outcome]) -> None:
     try:
         futures = [pool.submit(run_once, expectation, commands) for _ in range(options.runs)]
         for future in as_completed(futures):
-            outcomes.append(future.result())
+            outcomes.append(future.result())  # noqa: PERF401 - those so far are kept
     finally:
         commands.end()
         pool.shutdown(cancel_futures=True)

@@ -118,6 +118,46 @@ def test_layouts_are_compared_with_the_first(roles, monkeypatch, capsys):
     assert said.count("drafter-0    cpu           -  25.0%         -         -\n") == 3
 
 
+def test_ctrl_c_keeps_the_layouts_that_were_measured(roles, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    figures = {"tokens_per_s": 1.0, "step_ms": 1.0, "compiles_after_warmup": 0, "threads": {}}
+    figures |= {"idle": {}, "idle_not_measured": "on a CPU"}
+    measured = iter([figures])
+
+    def measure(resolved, steps):
+        for of in measured:
+            return of
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(roles, "measure", measure)
+    words = ["--device", "cpu", "--layouts", "1+1", "2+2", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["roles.py", *words])
+    assert roles.main() == 130
+    said = capsys.readouterr()
+    assert said.err == "interrupted: the figures are of the layouts that had ended\n"
+    assert "== 1+1\n1 tokens/s" in said.out
+    assert json.loads(out.read_text())["layouts"] == {"1+1": figures}
+
+
+@pytest.mark.parametrize(("device", "least"), [("cpu", 5), ("cuda", 8)])
+def test_targets_have_at_least_the_layers_of_the_default(roles, monkeypatch, capsys, device, least):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+
+    def check(layers):
+        parser = roles.arguments()
+        options = parser.parse_args(["--device", device, "--target-layers", str(layers)])
+        roles.check(parser, options)
+        return options
+
+    with pytest.raises(SystemExit, match="2"):
+        check(least - 1)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"--target-layers: a whole number from {least} to 1000 is needed" in error
+    options = check(least)
+    if device == "cpu":
+        assert roles.settings(options, "1+1", 0).model.target_layers == least
+
+
 @pytest.fixture
 def _one_thread():
     threads = torch.get_num_threads()
