@@ -12,6 +12,7 @@ that is sent, as a replayed CUDA graph does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from typing import TYPE_CHECKING
@@ -21,8 +22,7 @@ import torch
 from dflash_min.gradients import gradient_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
     from torch.nn import Parameter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """A `gradients.Road` on which each gradient is sent as soon as it is made, inside a context."""
+    """A `gradients.Road` on which each gradient is sent as soon as it is made, in `sending`."""
 
     def __init__(self, replicas: Sequence[Sequence[Parameter]]) -> None:
         """Make room for the gradients.
@@ -44,27 +44,22 @@ class Exchange:
             (source, target): _Lane(self._replicas[source], self._replicas[target][0].device)
             for source, target in itertools.permutations(range(len(self._replicas)), 2)
         }
-        self._hooks: list[RemovableHandle] = []
 
-    def __enter__(self) -> None:
-        """Send what backwards make from now on."""
-        self._hooks = [
+    @contextlib.contextmanager
+    def sending(self) -> Iterator[None]:
+        """Send what backwards make for as long as the context lasts."""
+        hooks: list[RemovableHandle] = [
             p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 functools.partial(self._send, rank, index)
             )
             for rank, parameters in enumerate(self._replicas)
             for index, p in enumerate(parameters)
         ]
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Send nothing any more."""
-        for hook in self._hooks:
-            hook.remove()
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def release(self) -> None:
         """Give the memory back, once no backward of any replica is under way."""

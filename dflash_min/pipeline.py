@@ -137,7 +137,7 @@ class Pipeline:
             *(self._thread(f"target-{i}", self._produce, i) for i in range(len(self._targets))),
             *(self._thread(f"drafter-{i}", self._train, i) for i in range(len(self._replicas))),
         ]
-        with self._exchange or contextlib.nullcontext():
+        with contextlib.nullcontext() if self._exchange is None else self._exchange.sending():
             try:
                 for thread in self._threads:
                     thread.start()

@@ -165,10 +165,7 @@ class Recorder:
             if kept and not self.local.said:
                 self._say_start()
             seq, line = self._line(point, edge, compile_id, where, data)
-            try:
-                self._write(point, line)
-            finally:  # what cannot be written is lost, and is told of as such
-                self._unwritten.discard(seq)
+            self._write(point, seq, line)
             if kept:
                 self.local.known = True
             self.noted(point, edge)
@@ -316,7 +313,7 @@ class Recorder:
                 return
             self._kept.open()
             for point, data in list(self._standing.values()):
-                self._keep(*self._line(point, "instant", None, None, data))
+                self._write(point, *self._line(point, "instant", None, None, data))
             self.quiet = False
 
     def _say_start(self) -> None:
@@ -329,7 +326,8 @@ class Recorder:
         t_ns, tid, name, data, where = unsaid
         data["child_tid"], data["child_ident"] = self.local.tid, threading.get_ident()
         by = {"t_ns": t_ns, "tid": tid, "thread": name}
-        self._keep(*self._line("thread_start", "instant", None, where, data, by=by))
+        point = "thread_start"
+        self._write(point, *self._line(point, "instant", None, where, data, by=by))
 
     def _line(
         self,
@@ -373,13 +371,13 @@ class Recorder:
             self._unwritten.discard(seq)
             raise
 
-    def _keep(self, seq: int, line: bytes) -> None:
+    def _write(self, point: str, seq: int, line: bytes) -> None:
         try:
-            self._kept.write(line)
-        finally:
+            self._put(point, line)
+        finally:  # what cannot be written is lost, and is told of as such
             self._unwritten.discard(seq)
 
-    def _write(self, point: str, line: bytes) -> None:
+    def _put(self, point: str, line: bytes) -> None:
         if point not in STEADY_POINTS:
             self._kept.write(line)
             return

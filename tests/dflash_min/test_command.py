@@ -189,7 +189,7 @@ def test_a_prompt_that_is_no_utf_8_is_one_line(tmp_path, capsys) -> None:
 def test_none_turns_all_pieces_off() -> None:
     fast = resolve(TrainConfig(device="cpu", preset="fast", fused=("none",)), 0)
     assert fast.fused == ()
-    with pytest.raises(UsageError, match="or none alone; not none$"):
+    with pytest.raises(UsageError, match=r"or none alone; not none$"):
         resolve(TrainConfig(device="cpu", fused=("none", "mask")), 0)
 
 

@@ -86,7 +86,7 @@ def test_a_gradient_is_there_before_the_backward_has_ended() -> None:
     other = [Parameter(torch.zeros(1)) for _ in range(2)]
     exchange = Exchange([[first, second], other])
     seen = []
-    with exchange:
+    with exchange.sending():
         # The first factor's gradient is made last.
         first.register_hook(lambda _: seen.extend(g.item() for g in exchange.received(1)[0]))
         (torch.exp(first) * second).sum().backward()
@@ -112,7 +112,7 @@ def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last()
             average.meet()
         return found
 
-    with exchange, ThreadPoolExecutor(2) as threads:
+    with exchange.sending(), ThreadPoolExecutor(2) as threads:
         for found in threads.map(work, range(2)):
             assert found == [[[3.0, 3.0], [20.0, 20.0]], [[3.0, 3.0], [0.0, 0.0]]]
 
@@ -188,7 +188,7 @@ def test_neither_a_slow_sender_nor_a_slow_receiver_mixes_two_steps(busy) -> None
             average.meet()
         return [value.item() for pair in found for value in pair]
 
-    with exchange, ThreadPoolExecutor(2) as threads:
+    with exchange.sending(), ThreadPoolExecutor(2) as threads:
         for found in threads.map(work, range(2)):
             assert found == [11.0 * (step + 1) for step in range(8) for _ in "ab"]
     exchange.release()

@@ -124,7 +124,7 @@ class InsideRecorder(Recorder):
         """Have ``hook`` called at the end of each watch."""
         self.at_end.append(hook)
 
-    def _write(self, point: str, line: bytes) -> None:
+    def _put(self, point: str, line: bytes) -> None:
         if point in STEADY_POINTS:
             self._steady_lines += 1
             if self._steady_lines > _MAX_STEADY:
