@@ -135,34 +135,68 @@ print("many alarms" if alarms > 100 else alarms)
 
 from _compile_race_child.probes import guards
 
-def interrupt(recorder, frame):
-    signal.raise_signal(signal.SIGINT)
+record_miss = guards._record_miss
 
-guards._record_miss = interrupt  # Ctrl-C at the worst moment: inside dynamo's hook
+def send(number):
+    # Inside dynamo's hook, the worst moment: at the next miss, and at no other.
+    def record(recorder, frame):
+        guards._record_miss = record_miss
+        signal.raise_signal(number)
+    guards._record_miss = record
+
+@torch.compile(backend="eager", dynamic=False)
+def broken(x):  # dynamo comes in from the function's own frames, too
+    torch._dynamo.graph_break()
+    x = x.cos()
+    torch._dynamo.graph_break()
+    return x.sin()
+
+for size in range(2, 14):
+    broken(torch.ones(size))
+
+def miss_until_told(compiled):
+    for _ in range(100_000):  # some seconds
+        compiled(new)
+
+send(signal.SIGINT)
 try:
-    while True:
-        fast(new)
+    miss_until_told(fast)
 except KeyboardInterrupt:
     print("interrupted")
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # each miss sent one, and the last may be pending
+
+send(signal.SIGINT)
+try:
+    miss_until_told(broken)
+except KeyboardInterrupt:
+    print("interrupted among graph breaks")
+
+send(signal.SIGINT)
+try:
+    try:
+        raise ValueError
+    except ValueError:
+        miss_until_told(fast)
+except KeyboardInterrupt as error:
+    print("interrupted while handling", type(error.__context__).__name__)
 
 def leave(number, frame):
     sys.exit(7)
 
-def terminate(recorder, frame):
-    signal.raise_signal(signal.SIGTERM)
-
 signal.signal(signal.SIGTERM, leave)
-guards._record_miss = terminate
-while True:
-    fast(new)
+send(signal.SIGTERM)
+miss_until_told(fast)
 """
 
 
 def test_signal_handlers_that_raise_inside_dynamos_hook_do_no_harm(watch):
     watched = watch(INTERRUPTED)
     assert watched.code == 7, watched.err
-    assert watched.out.splitlines() == ["many alarms", "interrupted"]
+    assert watched.out.splitlines() == [
+        "many alarms",
+        "interrupted",
+        "interrupted among graph breaks",
+        "interrupted while handling ValueError",
+    ]
     assert watched.of(schema.GuardMiss)
     assert watched.of(schema.End)
 

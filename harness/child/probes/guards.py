@@ -7,12 +7,9 @@ function, even before its first line. So the hook is a dict's own ``__getitem__`
 Python through ctypes, which lets no exception pass.
 """
 
-import _thread
 import ctypes
 import functools
 import sys
-import threading
-import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -21,10 +18,10 @@ from .. import caches, codes, context, following, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..bounds import worth_recording
 from ..recorder import Recorder
+from ..reraise import raise_outside
 from ..settings import Settings
 from . import Unavailable
 
-_GRACE_S = 0.0005
 #: Name of the class whose bound method is put into the place for dynamo's guard hook.
 ANSWERS = "OnGuard"
 #: Where ``ThreadState.scratch`` keeps which frame's miss the hook has told of last.
@@ -108,31 +105,10 @@ class GuardHook:
         except Exception:  # noqa: BLE001 - an exception here would end the process
             self._recorder.lost += 1
         except BaseException as error:  # noqa: BLE001
-            # Ctrl-C, or a handler's SystemExit, came just now. It cannot be let through here, so it
-            # is made to come again once this function has returned.
+            # Ctrl-C, or a handler's SystemExit, came just now, and cannot be let through here.
             self._follower.interrupted()
-            arguments = (error, threading.get_ident(), GuardHook._tell.__code__)
-            _thread.start_new_thread(_raise_again, arguments)
+            raise_outside(GuardHook._tell.__code__, error)
         return hit
-
-
-def _raise_again(error: BaseException, ident: int, code: CodeType) -> None:
-    """Raise ``error`` in the thread ``ident`` as soon as that runs no frame of ``code``."""
-    while _runs(ident, code):
-        time.sleep(_GRACE_S)
-    # Only a class can be raised in another thread; Python calls it for the exception itself.
-    kind = type(error)
-    again = type(kind.__name__, (kind,), {"__new__": lambda _: error})
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(again))
-
-
-def _runs(ident: int, code: CodeType) -> bool:
-    frame = sys._current_frames().get(ident)  # noqa: SLF001 - public all but in name
-    while frame is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class GuardsProbe:

@@ -1,0 +1,102 @@
+"""An exception that came where none may pass is raised again in the program's next function."""
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from harness.child.reraise import raise_outside
+
+
+def entered() -> None:
+    """A function of the program's."""
+
+
+def barred(error: BaseException) -> None:
+    """Stands for the hook: what it calls may not raise either."""
+    raise_outside(barred.__code__, error)
+    entered()
+
+
+@pytest.fixture(autouse=True)
+def own_profile() -> Iterator[None]:
+    """Whatever happens, no test leaves its profile function."""
+    before = sys.getprofile()
+    yield
+    sys.setprofile(before)
+
+
+def test_it_is_that_exception_and_comes_in_the_next_function_once():
+    error, reached = KeyboardInterrupt(), []
+
+    def program() -> None:
+        barred(error)
+        reached.append("after the hook")
+        entered()
+        reached.append("too far")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        program()
+    assert caught.value is error
+    assert "entered" in [entry.name for entry in caught.traceback]
+    assert reached == ["after the hook"]
+    assert sys.getprofile() is None
+    entered()
+
+
+def test_not_in_random_where_dynamo_ignores_it():
+    state, reached = random.getstate(), []
+
+    def program() -> None:
+        barred(SystemExit(7))
+        random.setstate(state)
+        reached.append("after random")
+        entered()
+
+    with pytest.raises(SystemExit):
+        program()
+    assert reached == ["after random"]
+
+
+def test_while_another_exception_is_being_handled():
+    error = KeyboardInterrupt()
+
+    def program() -> None:
+        try:
+            int("no number")
+        except ValueError:
+            barred(error)
+            entered()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        program()
+    assert caught.value is error
+    assert isinstance(error.__context__, ValueError)
+
+
+def test_only_in_the_thread_that_it_came_to():
+    error, caught, others = KeyboardInterrupt(), [], []
+    came, done = threading.Event(), threading.Event()
+
+    def receives() -> None:
+        try:
+            barred(error)
+            came.set()
+            done.wait()
+        except KeyboardInterrupt as raised:
+            caught.append(raised)
+            came.set()
+
+    thread = threading.Thread(target=receives)
+    thread.start()
+    came.wait()
+    try:
+        entered()
+    except KeyboardInterrupt as raised:
+        others.append(raised)
+    done.set()
+    thread.join()
+    assert caught == [error]
+    assert not others
