@@ -6,6 +6,9 @@ no file for it. A program that clears the logger's handlers silences it, which t
 
 import json
 import logging
+import sys
+from collections.abc import Iterable, Mapping
+from types import CodeType
 from typing import Any
 
 from . import torch_symbols as symbols
@@ -14,6 +17,8 @@ from .recorder import Recorder
 
 #: Where ``ThreadState.scratch`` keeps the thread's compiles, innermost last.
 _OPEN = "detail"
+#: The records that are taken: one with a compile's metrics, and the artifact with its reasons.
+_METRICS, _ARTIFACT, _REASONS = "compilation_metrics", "artifact", "recompile_reasons"
 
 
 class _Open:
@@ -49,8 +54,11 @@ class Detail(logging.Handler):
         With a handler attached torch formats its records, in functions of the standard library
         that dynamo would compile where a compiled frame was left at a graph break.
         """
-        unseen.stop_dynamo_below(symbols.TRACE_STRUCTURED.get().__code__)
-        logging.getLogger(symbols.TRACE_LOGGER).addHandler(self)
+        code = symbols.TRACE_STRUCTURED.get().__code__
+        unseen.stop_dynamo_below(code)
+        logger = logging.getLogger(symbols.TRACE_LOGGER)
+        logger.addHandler(self)
+        logger.handlers = Listeners(logger.handlers, code)
 
     def compile_begins(self, reasons: list[str]) -> None:
         """Note that this thread enters ``_compile``; reasons will be appended to ``reasons``."""
@@ -85,15 +93,47 @@ class Detail(logging.Handler):
 
     def _take(self, record: logging.LogRecord) -> None:
         metadata: dict[str, Any] = record.__dict__.get("metadata") or {}
-        metrics = metadata.get("compilation_metrics")
+        metrics = metadata.get(_METRICS)
         stack: list[_Open] = self._recorder.local.scratch.get(_OPEN) or []
         if metrics is not None:
             if stack and stack[0].counted:
                 stack[0].records += 1
             elif metrics.get("is_forward"):  # a compile that the wrap of ``_compile`` did not see
                 self._records += 1
-        elif stack and (metadata.get("artifact") or {}).get("name") == "recompile_reasons":
+        elif stack and (metadata.get(_ARTIFACT) or {}).get("name") == _REASONS:
             stack[-1].reasons.extend(_reasons(record.__dict__.get("payload")))
+
+
+class Listeners(list[logging.Handler]):
+    """The trace log's handlers, of which torch asks whether there are any before each record.
+
+    If there are it gathers the record: the text of a graph, a stack, descriptions of tensors, all
+    together seven percent of a cold compile. So while ``Detail`` alone listens the answer is yes to
+    the records that it takes, and no to the others.
+    """
+
+    def __init__(self, handlers: Iterable[logging.Handler], asks: CodeType) -> None:
+        """``asks`` is the code of torch's ``trace_structured``."""
+        super().__init__(handlers)
+        self._asks = asks
+
+    def __bool__(self) -> bool:
+        if not len(self):
+            return False
+        frame = sys._getframe(1)  # noqa: SLF001 - who asks
+        if frame.f_code is not self._asks or not all(isinstance(one, Detail) for one in self):
+            return True
+        try:
+            return _is_taken(frame.f_locals)
+        except Exception:  # noqa: BLE001 - another trace_structured than the known ones
+            return True
+
+
+def _is_taken(record: Mapping[str, Any]) -> bool:
+    """Whether ``Detail`` takes the record that ``trace_structured`` was called with."""
+    if record["name"] == _ARTIFACT:
+        return bool(record["metadata_fn"]()["name"] == _REASONS)
+    return bool(record["name"] == _METRICS)
 
 
 def _reasons(payload: object) -> list[str]:

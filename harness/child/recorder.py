@@ -187,11 +187,20 @@ class Recorder:
         stack: bool = False,
     ) -> int:
         """Like ``emit``, for events that a loop repeats: bounded by ``worth_recording``."""
-        count = self.local.count((point, kind))
-        if not worth_recording(count):
+        count = self.counted(point, kind)
+        if not count:
             return 0
         data["count"] = count
         return self.emit(point, data, edge=edge, compile_id=compile_id, where=where, stack=stack)
+
+    def counted(self, point: str, kind: object) -> int:
+        """Count one more event of a kind in this thread.
+
+        Returns how many there are if this one is ``worth_recording``, 0 if it is not: ``emit`` it
+        with that as its ``count`` where the data take long to gather.
+        """
+        count = self.local.count((point, kind))
+        return count if worth_recording(count) else 0
 
     def admits(self, point: str, data: Mapping[str, Any] | None = None) -> bool:
         """Count one more event of a point; return whether there is still room for it."""

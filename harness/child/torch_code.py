@@ -1,5 +1,6 @@
 """Tells torch's own code objects, calls and errors from the program's."""
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -162,18 +163,6 @@ def is_hop_wrapper(code: CodeType) -> bool:
     return code.co_name == torch_files.HOP_WRAPPER
 
 
-def runs_graph(code: CodeType) -> bool:
-    """Whether a frame of ``code`` is part of running a compiled graph."""
-    return code.co_filename.startswith(torch_files.GENERATED_GRAPH) or _in_torch(
-        code, torch_files.GRAPH_RUNNERS
-    )
-
-
-def is_aot_runtime(code: CodeType) -> bool:
-    """Whether a frame of ``code`` belongs to AOTAutograd, so that a compiled backward runs it."""
-    return _in_torch(code, torch_files.AOT_RUNTIME)
-
-
 def memory_of(code: CodeType) -> str:
     """What a frame of torch's ``flex_attention`` takes a lot of memory for; empty if for nothing.
 
@@ -203,13 +192,16 @@ def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
     no ``compile_wrapper`` below (a backward graph), AOTAutograd's frames tell a compiled one.
     """
     graph = aot = False
+    file = _torch_file()
     for frame in frames:
         code = frame.f_code
         if is_compile_wrapper(code):
             compiled, _ = code_of(compiled_function(frame))
             return graph and not (compiled is not None and is_hop_wrapper(compiled))
-        graph = graph or runs_graph(code)
-        aot = aot or is_aot_runtime(code)
+        place = code.co_filename
+        graph = graph or _is_below(place, file, torch_files.GRAPH_RUNNERS)
+        graph = graph or place.startswith(torch_files.GENERATED_GRAPH)
+        aot = aot or _is_below(place, file, torch_files.AOT_RUNTIME)
     return aot
 
 
@@ -255,8 +247,19 @@ def _forward_of(module: Any) -> Any:
 
 
 def _in_torch(code: CodeType, places: tuple[str, ...]) -> bool:
-    folder = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "")  # noqa: PTH120
-    path = code.co_filename
+    return _is_below(code.co_filename, _torch_file(), places)
+
+
+def _torch_file() -> str:
+    """Where torch is; empty before it is imported."""
+    return getattr(sys.modules.get("torch"), "__file__", None) or ""
+
+
+# A dense attention call asks it twice for each of its callers.
+@functools.lru_cache(maxsize=8192)
+def _is_below(path: str, torch_file: str, places: tuple[str, ...]) -> bool:
+    """Whether ``path`` lies in torch's folder, and there begins with one of ``places``."""
+    folder = os.path.dirname(torch_file)  # noqa: PTH120
     if not folder or not path.startswith(folder + os.sep):
         return False
     return path[len(folder) + 1 :].startswith(places)

@@ -26,6 +26,7 @@ _DEAD_ENDS = (
     "log",
     "nesting",
     "recorder",
+    "reraise",
     "schedule.controller",
     "schedule.delays",
     "schedule.helpers",

@@ -1,7 +1,9 @@
 """The program of ``price.py``, run under the watch: prints one JSON object a case.
 
 Each arm is held against the bare program in blocks of four, bare, arm, arm, bare, so that a machine
-that grows slower or faster adds nothing; ``off`` against ``off`` shows what is noise.
+that grows slower or faster adds nothing; ``off`` against ``off`` shows what is noise. A pass that
+is not measured comes first each time that the watch was switched: Python's own caches in torch's
+functions are for what was called there last, and a program has the watch on from its beginning.
 """
 
 import argparse
@@ -13,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import usage
@@ -112,50 +113,45 @@ def trace_log() -> Iterator[None]:
             handler.close()
 
 
-@dataclass
-class Plan:
-    """How many blocks of each arm a case has, and after how many seconds it ends with fewer.
+def blocks(clock, once, arms, names, count, around=contextlib.nullcontext):
+    """Nanoseconds of [bare, arm, arm, bare] for every arm, ``count`` times, the arms in turn.
 
-    ``begun``: when its set-up began. ``full``: how many it has without ``--quick``.
+    ``around``: what each pass of ``once`` is made in.
     """
 
-    count: int
-    full: int
-    most_s: float
-    begun: float
+    def passes(name, times):
+        with arms[name]():
+            with around():
+                once()
+            measured = []
+            for _ in range(times):
+                with around():
+                    measured.append(clock(once))
+        return measured
 
-
-LEAST = 5
-"""So many blocks are measured however long they take: an interval of fewer says nothing."""
-
-
-def blocks(clock, once, arms, names, plan):
-    """Nanoseconds of [bare, arm, arm, bare] for every arm, the arms in turn."""
     found = {name: [] for name in names}
     start = time.monotonic()
+    for name in names:  # what each arm builds once
+        passes(name, 1)
     # A collection before each measurement then looks at what was made since.
     gc.collect()
     gc.freeze()
-    for number in range(plan.count):
-        if number >= LEAST and time.monotonic() - start > plan.most_s:
-            break
+    for _ in range(count):
+        before = passes("off", 1)
         for name in names:
-            block = []
-            for arm in ("off", name, name, "off"):
-                with arms[arm]():
-                    block.append(clock(once))
-            found[name].append(block)
+            middle, after = passes(name, 2), passes("off", 2)
+            found[name].append([before[-1], *middle, after[0]])
+            before = after
     gc.unfreeze()
-    times = {"setup_s": start - plan.begun, "wall_s": time.monotonic() - start}
-    return {"blocks": found, "full": plan.full, "most_s": plan.most_s, **times}
+    return {"blocks": found, "wall_s": time.monotonic() - start}
 
 
-def say(case, unit, per, clock, found):
-    print(json.dumps({"case": case, "unit": unit, "per": per, "clock": clock, **found}))
-    sys.stdout.flush()
+def said(case, unit, per, clock, found):
+    """What a case prints: its figures, of what, and by which clock."""
+    return {"case": case, "unit": unit, "per": per, "clock": clock.name, **found}
 
 
-def guarded_frame(switch, clock, device, plan):
+def guarded_frame(switch, clock, device, count):
     # It computes something: for a function that does not dynamo evaluates no guards. What it
     # computes is left out by the backend, so that a call is dynamo's part of it and little else.
     function = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda x: (x,))
@@ -171,11 +167,11 @@ def guarded_frame(switch, clock, device, plan):
     switch.learn()
     switch.off()
     names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, calls, arms(switch), names, plan)
-    say("guarded frame", "ns", FRAMES, clock.name, found)
+    found = blocks(clock, calls, arms(switch), names, count)
+    return said("guarded frame", "ns", FRAMES, clock, found)
 
 
-def training_step(switch, clock, device, plan):
+def training_step(switch, clock, device, count):
     """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser."""
     config = TrainConfig(threads=1, device=device, steps=1000)
     resolved = resolve(config, torch.cuda.device_count())
@@ -202,11 +198,11 @@ def training_step(switch, clock, device, plan):
     switch.learn()
     switch.off()
     names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, steps, arms(switch), names, plan)
-    say("training step", "%", len(batches), clock.name, found)
+    found = blocks(clock, steps, arms(switch), names, count)
+    return said("training step", "%", len(batches), clock, found)
 
 
-def cold_compile(switch, clock, device, plan):
+def cold_compile(switch, clock, device, count):
     """Attention of the trainer's shape compiled without gradients, then again with them."""
     block_size, anchors, length = 16, 16, 256
     queries = block_size * anchors
@@ -226,26 +222,19 @@ def cold_compile(switch, clock, device, plan):
             function(query, key, value, mask)
         function(query, key, value, mask).sum().backward()
 
-    every = arms(switch)
-    clean = {name: fresh(arm) for name, arm in every.items()}
     switch.off()
-    with fresh(contextlib.nullcontext)():  # what torch imports and builds once
-        once()
-    found = blocks(clock, once, clean, list(clean), plan)
-    say("cold compile", "%", 1, clock.name, found)
+    every = arms(switch)
+    found = blocks(clock, once, every, list(every), count, around=fresh)
+    return said("cold compile", "%", 1, clock, found)
 
 
-def fresh(arm: Arm) -> Arm:
-    """The arm with dynamo reset and with caches of its own."""
-
-    @contextlib.contextmanager
-    def with_caches() -> Iterator[None]:
-        torch._dynamo.reset()
-        with fresh_cache(), arm():
-            yield
-        torch._dynamo.reset()
-
-    return with_caches
+@contextlib.contextmanager
+def fresh() -> Iterator[None]:
+    """Dynamo reset, and caches of its own."""
+    torch._dynamo.reset()
+    with fresh_cache():
+        yield
+    torch._dynamo.reset()
 
 
 def fresh_attention(device):
@@ -262,32 +251,24 @@ def flex_on_gpu(query, key, value, block_mask):
     )
 
 
-# Blocks, blocks with --quick, and the seconds after which there are no more.
-CASES = {
-    "frame": (guarded_frame, 150, 20, 60.0),
-    "step": (training_step, 40, 3, 120.0),
-    "compile": (cold_compile, 20, 2, 180.0),
-}
+CASES = {"frame": guarded_frame, "step": training_step, "compile": cold_compile}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", required=True)
-    parser.add_argument("--blocks", type=int, default=0)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("cases", nargs="+", metavar="CASE=BLOCKS")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)  # so that the thread's own time is all the time there is
     clock, switch = Clock(options.device), Switch()
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, one thread"
     replaced = [place[0] for place in switch.places]
-    print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}), flush=True)
-    for name in options.cases:
-        case, full, few, most_s = CASES[name]
-        count = options.blocks or (few if options.quick else full)
-        plan = Plan(count, full, float("inf") if options.blocks else most_s, time.monotonic())
-        case(switch, clock, options.device, plan)
+    print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}))
+    for word in options.cases:
+        name, _, count = word.partition("=")
+        found = CASES[name](switch, clock, options.device, int(count))
+        print(json.dumps({"name": name, **found}))
 
 
 if __name__ == "__main__":

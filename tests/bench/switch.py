@@ -46,7 +46,7 @@ class Switch:
         self.cells = []
         (self.tap,) = (found._tap for found in following._followers.values())
         self.logger = logging.getLogger(symbols.TRACE_LOGGER)
-        self.details = [h for h in self.logger.handlers if type(h).__module__.startswith(OURS)]
+        self.listeners = self.logger.handlers
         self.compiles = _cell(symbols.COMPILE.get(), "compiles").cell_contents
         self.detail = self.compiles._detail
         observe = sys.modules.get("dflash_min.observe")
@@ -77,8 +77,7 @@ class Switch:
         (self.tap.open if self.tap.is_open else self.tap.shut)()
         self.compiles._detail = self.detail if detail else None
         if detail:
-            for handler in self.details:
-                self.logger.addHandler(handler)
+            self.logger.handlers = self.listeners
         self._observe(self.observer)
 
     def off(self):
@@ -88,8 +87,7 @@ class Switch:
         for cell, _, torchs in self.cells:
             cell.cell_contents = torchs
         symbols.SET_GUARD_HOOK.get()(None)
-        for handler in self.details:
-            self.logger.removeHandler(handler)
+        self.logger.handlers = []
         self._observe(None)
 
     def _observe(self, observer):

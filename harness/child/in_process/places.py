@@ -146,15 +146,19 @@ class Handlers:
     """The handlers of torch's trace log and the place for dynamo's guard hook."""
 
     def __init__(self) -> None:
-        self._handlers = list(logging.getLogger(symbols.TRACE_LOGGER).handlers)
+        self._list = logging.getLogger(symbols.TRACE_LOGGER).handlers
+        self._handlers = list(self._list)
         self._hook = guard_hook()
 
     def restore(self) -> None:
         """Take out what was added since."""
         logger = logging.getLogger(symbols.TRACE_LOGGER)
-        for handler in list(logger.handlers):
-            if handler not in self._handlers and type(handler).__module__.startswith(_PACKAGE):
-                logger.removeHandler(handler)
+        self._list[:] = [
+            handler
+            for handler in list(logger.handlers)
+            if handler in self._handlers or not type(handler).__module__.startswith(_PACKAGE)
+        ]
+        logger.handlers = self._list
         set_hook = symbols.SET_GUARD_HOOK.find()
         if set_hook is not None and _is_ours(guard_hook()):
             set_hook(self._hook)

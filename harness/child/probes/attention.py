@@ -67,22 +67,27 @@ def _record(
         return ""
     query = args[0] if args else kwargs["query"]
     key = args[1] if len(args) > 1 else kwargs["key"]
+    if torch_code.is_fake(query):
+        return ""
+    compiled = torch_code.in_compiled_graph(torch_code.outwards(frame))
+    kind = "reference" if compiled else "fallback"
+    count = recorder.counted("dense_attention", kind)
+    if not count:
+        return ""
     with symbols.DISABLE_TORCH_FUNCTION.get()():
-        if torch_code.is_fake(query):
-            return ""
         shape, keys = list(query.shape), key.shape[-2]
         size, dtype = query.element_size(), str(query.dtype)
         device = str(query.device)
     batch, heads, queries = shape[:3]
-    compiled = torch_code.in_compiled_graph(torch_code.outwards(frame))
     data = {
-        "kind": "reference" if compiled else "fallback",
+        "kind": kind,
+        "count": count,
         "shape": shape,
         "dtype": dtype,
         "device": device,
         "scores_bytes": batch * heads * queries * keys * size,
     }
-    written = recorder.emit_counted("dense_attention", data["kind"], data, stack=True)
+    written = recorder.emit("dense_attention", data, stack=True)
     return device if written and not compiled else ""
 
 
