@@ -2,8 +2,9 @@
 
 import random
 import sys
-from collections.abc import Iterator
 from types import CodeType, FrameType
+
+from . import torch_code
 
 _RANDOM = random.Random.setstate.__code__.co_filename
 
@@ -29,11 +30,5 @@ def raise_outside(barred: CodeType, error: BaseException) -> None:
 
 
 def _lets_pass(frame: FrameType, barred: CodeType) -> bool:
-    inside = any(code is barred for code in _codes(frame))
+    inside = any(caller.f_code is barred for caller in torch_code.outwards(frame))
     return not inside and frame.f_code.co_filename != _RANDOM
-
-
-def _codes(frame: FrameType | None) -> Iterator[CodeType]:
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import usage
@@ -136,16 +137,21 @@ def one_process(options):
 
 
 def measure(options):
-    """Measure one process after the other; yield what each printed and the seconds it took."""
+    """Measure processes, ``jobs`` at once; yield what each printed and the seconds it took."""
     count = options.processes or (QUICK if options.quick else PROCESSES)
     begun = time.monotonic()
-    for number in range(count):
+
+    def one(number):
         start = time.monotonic()
-        if not options.processes and number >= LEAST and start - begun > MOST_S * (1 - 1 / count):
-            break
+        late = start - begun > MOST_S * (1 - 1 / count)
+        if late and number >= LEAST and not options.processes:
+            return None
         printed = one_process(options)
         print(f"process {number + 1} of {count} is measured", file=sys.stderr, flush=True)
-        yield printed, time.monotonic() - start
+        return printed, time.monotonic() - start
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        yield from filter(None, pool.map(one, range(count)))
 
 
 def main():
@@ -157,6 +163,13 @@ def main():
         type=usage.whole(1, 1000),
         default=0,
         help=f"processes, however long they take ({PROCESSES}, as far as time goes)",
+    )
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=usage.whole(1, 1000),
+        default=1,
+        help="processes at once, each of which needs some cores for itself",
     )
     parser.add_argument(
         "--cases",
