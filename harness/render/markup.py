@@ -32,7 +32,16 @@ def inline(sentence: str) -> str:
             parts += [_plain(part[at : match.start()]), code(match[0])]
             at = match.end()
         parts.append(_plain(part[at:]))
-    return _LEADING.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", "".join(parts))
+    return _LEADING.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", _joined(parts))
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """Join pieces; a code span right after another would continue that one's backticks."""
+    joined = ""
+    for part in parts:
+        between = "<!-- -->" if joined.endswith("`") and part.startswith("`") else ""
+        joined += between + part
+    return joined
 
 
 def code(value: str) -> str:
@@ -63,7 +72,7 @@ def cell(sentence: str) -> str:
     parts = []
     for kind, part in text.spans(text.words(sentence)):
         parts.append(cell_code(part) if kind == "code" else _cell_text(part))
-    return "".join(parts)
+    return _joined(parts)
 
 
 def cell_code(value: str) -> str:

@@ -158,6 +158,7 @@ PLAIN = {"text", "code_inline", "text_special", "html_inline"}
 
 @settings(deadline=None, max_examples=40)
 @given(SHOWN)
+@example("</pre>@torch```")
 def test_markdown_keeps_its_structure(value):
     expected = block_structure(WRITERS["md"](View.of(with_text("x"))))
     blocks, marks, html = block_structure(WRITERS["md"](View.of(with_text(value))))
