@@ -25,7 +25,7 @@ _NOISE = re.compile(r"^hasattr\(.*, '_dynamo_\w+'\) == False")
 # What differs between two compiles of the very same thing: addresses, and names that dynamo numbers
 # (``__builtins_dict___4``, ``..._c2`` after the compile that made them). Ids of guarded objects
 # stay: two variants that want two different objects are not the same thing compiled twice.
-# Each alternative begins with a letter of its own, by which a long text is searched fast.
+# Each alternative begins with a character that is given, by which a long text is searched fast.
 _NUMBERED = re.compile(r"0x[0-9a-f]+|___\d+\b|_c\d+(?=['\"])")
 
 # Of a code object that callables share: which callable a compile was for.

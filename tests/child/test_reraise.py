@@ -46,7 +46,7 @@ def test_it_is_that_exception_and_comes_in_the_next_function_once():
     entered()
 
 
-def test_not_in_random_where_dynamo_ignores_it():
+def test_not_in_random_which_dynamo_calls_around_a_compile():
     state, reached = random.getstate(), []
 
     def program() -> None:

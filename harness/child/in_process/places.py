@@ -155,7 +155,7 @@ class Handlers:
         logger = logging.getLogger(symbols.TRACE_LOGGER)
         self._list[:] = [
             handler
-            for handler in list(logger.handlers)
+            for handler in logger.handlers
             if handler in self._handlers or not type(handler).__module__.startswith(_PACKAGE)
         ]
         logger.handlers = self._list

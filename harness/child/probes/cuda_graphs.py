@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import nesting, torch_files
 from .. import torch_symbols as symbols
-from ..bounds import worth_recording
 from ..errors import in_words
 from ..recorder import Recorder
 from ..settings import Settings
@@ -145,8 +144,8 @@ def _replay(recorder: Recorder, graph: _Graph, caller: FrameType) -> None:
         graph.stream = stream
         if before is None and tid == graph.captured:
             return  # who captures a graph may well be the one to replay it
-        count = recorder.local.count(("cuda_graph", graph.number))
-        if not worth_recording(count):
+        count = recorder.counted("cuda_graph", graph.number)
+        if not count:
             return
         data = {
             "graph": graph.number,

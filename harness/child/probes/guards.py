@@ -16,7 +16,6 @@ from typing import Any
 
 from .. import caches, codes, context, following, torch_code, unseen
 from .. import torch_symbols as symbols
-from ..bounds import worth_recording
 from ..recorder import Recorder
 from ..reraise import raise_outside
 from ..settings import Settings
@@ -170,8 +169,8 @@ def _record(recorder: Recorder, code: CodeType | None, target: object) -> None:
     following.of(recorder).missed(described)
     recorder.reach("guard_miss", "enter")
     recorder.reach("guard_miss", "exit")
-    count = recorder.local.count(("guard_miss", described and described["id"]))
-    if not worth_recording(count):
+    count = recorder.counted("guard_miss", described and described["id"])
+    if not count:
         return
     data: dict[str, Any] = {"code": described, "context": context.describe(), "count": count}
     if code is not None and described is not None:
