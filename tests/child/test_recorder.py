@@ -230,7 +230,7 @@ def test_a_program_that_closes_our_descriptor_does_not_get_our_lines(tmp_path) -
     os.close(theirs)
 
 
-def test_sigkill_in_the_middle_of_writing_leaves_whole_lines(start, run_folder) -> None:
+def test_sigkill_in_the_middle_of_writing_damages_no_line_but_the_last(start, run_folder) -> None:
     program = """
         import sys, threading
         from _compile_race_child import boot
@@ -247,9 +247,9 @@ def test_sigkill_in_the_middle_of_writing_leaves_whole_lines(start, run_folder) 
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    raw = log.read_bytes()
-    assert raw.endswith(b"\n")
-    events = [msgspec.json.decode(line, type=Event) for line in raw.splitlines()]
+    *whole, last = log.read_bytes().split(b"\n")
+    assert len(last) < 3000 + 1000  # the line of one event at most; mostly there is none
+    events = [msgspec.json.decode(line, type=Event) for line in whole]
     phases = [event for event in events if isinstance(event, Phase)]
     assert len({event.tid for event in phases}) > 1
     assert len({event.seq for event in events}) == len(events)
