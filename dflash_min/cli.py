@@ -12,21 +12,25 @@ import functools
 import io
 import operator
 import os
+import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
     ConstructorRegistry,
     PrimitiveConstructorSpec,
     PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
     UnsupportedTypeAnnotationError,
 )
 
 from dflash_min.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from _typeshed import DataclassInstance
 
@@ -35,6 +39,11 @@ else:
     _T = TypeVar("_T")
 
 _registry = ConstructorRegistry()
+
+_NOTHING: Final = [""]
+"""How a default is written for which there are no words: what no command line can say."""
+_PASSED_ON: Final = "passed on"
+"""Marks a dataclass that `_dataclass` has handed to tyro."""
 
 
 def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) -> _T:
@@ -157,7 +166,7 @@ def _build(cls: type[_T], argv: Sequence[str], prog: str, description: str) -> _
         cls,
         args=list(argv),
         prog=prog,
-        description=description,
+        description=description.replace("``", "`"),  # it may be a docstring
         config=(tyro.conf.OmitArgPrefixes,),
         registry=_registry,
     )
@@ -198,9 +207,39 @@ def _at_the_left(lines: Sequence[str]) -> list[str]:
     return [line.strip() for line, indent in zip(lines, indents, strict=True) if indent == left]
 
 
+@_registry.struct_rule
+def _dataclass(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Read a dataclass as tyro does, and mend what help says of its fields."""
+    if not dataclasses.is_dataclass(info.type) or _PASSED_ON in info.markers:
+        return None
+    passed_on = dataclasses.replace(info, markers=(*info.markers, _PASSED_ON))
+    spec = ConstructorRegistry.get_struct_spec(passed_on)
+    if not isinstance(spec, StructConstructorSpec):
+        return None
+    return dataclasses.replace(spec, fields=tuple(map(_with_plain_help, spec.fields)))
+
+
+def _with_plain_help(field: StructFieldSpec) -> StructFieldSpec:
+    annotated: Any = Annotated[field.type, tyro.conf.arg(help_behavior_hint=_default_in_help)]
+    return dataclasses.replace(
+        field, type=annotated, helptext=functools.partial(_in_one_paragraph, field.helptext)
+    )
+
+
+def _default_in_help(words: str) -> str:
+    """Say nothing of an absent default: the text before tells what leaving the flag out means."""
+    return "" if words == shlex.join(_NOTHING) else f"(default: {words})"
+
+
+def _in_one_paragraph(text: str | Callable[[], str | None] | None) -> str | None:
+    """Join the lines of a docstring: tyro keeps the breaks before those that are indented."""
+    said = text() if callable(text) else text
+    return None if said is None else " ".join(said.split())
+
+
 @_registry.primitive_rule
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Read `X | None` as X: None is what leaving the flag out means, so help need not show it."""
+    """Read `X | None` as X: None is what leaving the flag out means, and cannot be said."""
     args = get_args(info.type)
     if type(None) not in args:
         return None
@@ -212,7 +251,7 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         spec,
         is_instance=lambda value: value is None or spec.is_instance(value),
         str_from_instance=lambda value: (
-            ["unset"] if value is None else spec.str_from_instance(value)
+            _NOTHING if value is None else spec.str_from_instance(value)
         ),
     )
 
@@ -252,7 +291,7 @@ def _words(name: str) -> PrimitiveConstructorSpec[Any]:
         metavar=f"{name} [{name} ...]",
         instance_from_str=tuple,
         is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: list(value) or ["unset"],
+        str_from_instance=lambda value: list(value) or _NOTHING,
     )
 
 

@@ -60,7 +60,8 @@ def commands(package: str, folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(_defines(node, "PROG") for node in tree.body):
-            found[f"{package}.{path.stem}"] = (ast.get_docstring(tree) or "").partition("\n")[0]
+            first_line = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[f"{package}.{path.stem}"] = first_line.replace("``", "`")
     return found
 
 

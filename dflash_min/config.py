@@ -76,14 +76,14 @@ class TrainConfig:
     """Settings of the threaded DFlash trainer. Unset ones are chosen by device."""
 
     threads: int | None = None
-    """Drafter threads, at most 512 (3, or as many as the layout names)."""
+    """Drafter threads, at most 512 (default: 3, or as many as the layout names)."""
     layout: str | None = None
     """Targets+drafters, such as 5+3 and at most 512 of each, dealt round robin over the visible
-    GPUs."""
+    GPUs (default: --threads drafters, and a target for each GPU that these leave)."""
     targets: tuple[str, ...] | None = None
-    """Devices of the target threads, such as cuda:0,cuda:1."""
+    """Devices of the target threads, such as cuda:0,cuda:1 (default: as --layout deals them)."""
     drafters: tuple[str, ...] | None = None
-    """Devices of the drafter threads."""
+    """Devices of the drafter threads (default: as --layout deals them)."""
     device: DeviceChoice = "auto"
     """auto takes the GPUs if there are any."""
 
@@ -91,18 +91,19 @@ class TrainConfig:
     """What compiles attention before the threads start: nothing, a forward without gradients (two
     ways), a forward with gradients, or forward and backward (grad)."""
     warmup_lens: tuple[int, ...] | None = None
-    """Sequence lengths of the warm-up (CPU 128,160; GPU 512,768)."""
+    """Sequence lengths of the warm-up (default: CPU 128,160; GPU 512,768)."""
     warmup_devices: WarmupDevices = "all"
     """Drafter devices that the warm-up runs on: each of them, or only the first drafter's."""
 
     seq_lens: tuple[int, ...] | None = None
-    """Training lengths, taken in turn (CPU 192,224,256; GPU 1024,1536,2048)."""
+    """Training lengths, taken in turn (default: CPU 192,224,256; GPU 1024,1536,2048)."""
     shapes: Shapes = "varying"
     """varying: as they are; buckets: padded to the next bucket; fixed: padded to the longest."""
     bucket_lens: tuple[int, ...] | None = None
-    """Lengths for --shapes buckets (every second training length and the longest)."""
+    """Lengths for --shapes buckets (default: every second training length and the longest)."""
     anchors: int | Literal["vary"] | None = None
-    """Anchors in a sequence (CPU 16, GPU 128); vary: one for each block's length of text."""
+    """Anchors in a sequence (default: CPU 16, GPU 128); vary: one for each block's length of
+    text."""
     batch_size: int = 1
     """Sequences in a drafter's batch."""
     accumulate: int = 1
@@ -113,7 +114,7 @@ class TrainConfig:
     compile_mode: CompileMode = "default"
     """torch.compile's mode= (inductor only)."""
     backend: str | None = None
-    """torch.compile's backend= (CPU aot_eager, GPU inductor)."""
+    """torch.compile's backend= (default: CPU aot_eager, GPU inductor)."""
     nested_fx: NestedFx = "error"
     """A compiled call during an FX trace: torch's error, or silently run it uncompiled."""
     activation_checkpointing: bool = True
@@ -122,11 +123,11 @@ class TrainConfig:
     """incident: the structure in which races of compilation occur. fast: bfloat16 and every fused
     piece. --dtype and --fused outrank it."""
     dtype: Dtype | None = None
-    """Of weights and activations (float32, fast bfloat16); float32 masters of bfloat16 weights are
-    what is trained."""
+    """Of weights and activations (default: float32; with --preset fast bfloat16); float32 masters
+    of bfloat16 weights are what is trained."""
     fused: tuple[str, ...] | None = None
     """Pieces of a step to fuse, of mask, layers, loss and optimizer, which needs --dtype bfloat16;
-    none turns all off (none, fast all)."""
+    none turns all off (default: none; with --preset fast all)."""
     exchange: Exchange = "after"
     """When drafters on several GPUs send each other their gradients: after the backward, or each
     gradient during it, as soon as it is made, which needs --accumulate 1."""
@@ -144,7 +145,7 @@ class TrainConfig:
     max_grad_norm: float = 1.0
     """Global norm that gradients are clipped to."""
     loss_chunk: int | None = None
-    """Query slots whose logits exist at one time (CPU 64, GPU 2048)."""
+    """Query slots whose logits exist at one time (default: CPU 64, GPU 2048)."""
     queue_depth: int = 2
     """Batches that may wait between one target and one drafter."""
     eval_batches: int = 0
@@ -161,23 +162,24 @@ class TrainConfig:
     A built-in decoder with random weights if not given."""
 
     hidden: int | None = None
-    """Width of target and drafter (CPU 64, GPU 512)."""
+    """Width of target and drafter (default: CPU 64, GPU 512)."""
     heads: int | None = None
-    """Query heads (CPU 4, GPU 8)."""
+    """Query heads (default: CPU 4, GPU 8)."""
     kv_heads: int | None = None
-    """Key and value heads (2)."""
+    """Key and value heads (default: 2)."""
     head_dim: int | None = None
-    """Width of a head (CPU 16, GPU 64)."""
+    """Width of a head (default: CPU 16, GPU 64)."""
     mlp: int | None = None
-    """Inner width of the MLPs (CPU 128, GPU 1536)."""
+    """Inner width of the MLPs (default: CPU 128, GPU 1536)."""
     layers: int = 2
     """Drafter layers."""
     target_layers: int | None = None
-    """Layers of the target (6)."""
+    """Layers of the target (default: 6)."""
     mask_token_id: int | None = None
-    """Id in a block's slots after its anchor (256; of a Hugging Face target a reserved one)."""
+    """Id in a block's slots after its anchor (default: 256; for a Hugging Face target a reserved
+    one)."""
     block_size: int | None = None
-    """Slots per block (CPU 8, GPU 16)."""
+    """Slots per block (default: CPU 8, GPU 16)."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class PretrainConfig:
     out: Path
     """Folder to save the target in; it must not be there, or be empty."""
     minutes: float | None = None
-    """Length of the training (5, if --steps is not given)."""
+    """Length of the training (default: 5, if --steps is not given)."""
     steps: int | None = None
     """Length of the training in steps: equal seeds then give equal weights."""
     data: tuple[Path, ...] | None = None
@@ -210,16 +212,17 @@ class PretrainConfig:
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
     threads: int | None = None
-    """CPU threads, each with a share of every batch (one for each core, at most 8)."""
+    """CPU threads, each with a share of every batch (default: one for each core, at most 8)."""
     seed: int = 0
     """Seed of weights and text windows."""
 
     seq_len: int | None = None
-    """Bytes in a window (CPU 256, GPU 1024)."""
+    """Bytes in a window (default: CPU 256, GPU 1024)."""
     batch_size: int | None = None
-    """Windows in a batch (CPU 8, GPU 32)."""
+    """Windows in a batch (default: CPU 8, GPU 32)."""
     lr: float | None = None
-    """Peak learning rate of AdamW (CPU 3e-3, GPU 1e-3); a cosine to 0 over the whole training."""
+    """Peak learning rate of AdamW (default: CPU 3e-3, GPU 1e-3); a cosine to 0 over the whole
+    training."""
     lr_warmup: float = 0.03
     """Share of the training over which the learning rate rises."""
     weight_decay: float = 0.1
@@ -228,14 +231,14 @@ class PretrainConfig:
     """Batches of held-out text for bits per byte."""
 
     hidden: int | None = None
-    """Width (CPU 128, GPU 512)."""
+    """Width (default: CPU 128, GPU 512)."""
     heads: int | None = None
-    """Query heads (CPU 4, GPU 8)."""
+    """Query heads (default: CPU 4, GPU 8)."""
     kv_heads: int | None = None
-    """Key and value heads (2)."""
+    """Key and value heads (default: 2)."""
     head_dim: int | None = None
-    """Width of a head (CPU 32, GPU 64)."""
+    """Width of a head (default: CPU 32, GPU 64)."""
     mlp: int | None = None
-    """Inner width of the MLPs (CPU 384, GPU 1536)."""
+    """Inner width of the MLPs (default: CPU 384, GPU 1536)."""
     target_layers: int = 6
     """Decoder layers."""

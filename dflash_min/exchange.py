@@ -40,10 +40,15 @@ class Exchange:
         """
         self._replicas = [list(parameters) for parameters in replicas]
         self._sent: list[set[int]] = [set() for _ in self._replicas]
-        self._lanes = {
-            (source, target): _Lane(self._replicas[source], self._replicas[target][0].device)
-            for source, target in itertools.permutations(range(len(self._replicas)), 2)
-        }
+        devices = [parameters[0].device for parameters in self._replicas]
+        # Recorded anew for each gradient: to make an event costs more than to record it.
+        self._made = [torch.cuda.Event() if d.type == "cuda" else None for d in devices]  # type: ignore[no-untyped-call]
+        self._outgoing: list[list[_Lane]] = [[] for _ in devices]
+        self._incoming: list[dict[int, _Lane]] = [{} for _ in devices]
+        for source, target in itertools.permutations(range(len(devices)), 2):
+            lane = _Lane(self._replicas[source], devices[target])
+            self._outgoing[source].append(lane)
+            self._incoming[target][source] = lane
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
@@ -63,9 +68,12 @@ class Exchange:
 
     def release(self) -> None:
         """Give the memory back, once no backward of any replica is under way."""
-        for lane in self._lanes.values():
-            lane.arrived()
-        self._lanes = {}
+        for lanes in self._outgoing:
+            for lane in lanes:
+                lane.arrived()
+            lanes.clear()
+        for incoming in self._incoming:
+            incoming.clear()
 
     def offer(self, rank: int) -> None:
         """Do nothing: all has been sent."""
@@ -77,36 +85,35 @@ class Exchange:
             if source == rank:
                 everyones.append([gradient_of(p) for p in parameters])
                 continue
-            places = self._lanes[source, rank].arrived()
+            places = self._incoming[rank][source].arrived()
             everyones.append(
                 [
                     place if index in self._sent[source] else torch.zeros_like(place)
                     for index, place in enumerate(places)
                 ]
             )
-        for lane in self._of(source=rank):
+        for lane in self._outgoing[rank]:
             lane.left()
         return everyones
 
     def read(self, rank: int) -> None:
         """Let the others send again, once the current stream has done what it has to do now."""
-        for (_, target), lane in self._lanes.items():
-            if target == rank:
-                lane.free()
+        for lane in self._incoming[rank].values():
+            lane.free()
 
     def forget(self) -> None:
         """Begin a new step, in which nothing has been sent."""
         for sent in self._sent:
             sent.clear()
 
-    def _of(self, source: int) -> list[_Lane]:
-        return [lane for (from_, _), lane in self._lanes.items() if from_ == source]
-
     def _send(self, rank: int, index: int, parameter: Tensor) -> None:
         """Take over a gradient from the thread that differentiates, right after it was made."""
-        assert parameter.grad is not None
-        for lane in self._of(source=rank):
-            lane.send(index, parameter.grad)
+        gradient, made = parameter.grad, self._made[rank]
+        assert gradient is not None
+        if made is not None:
+            made.record(torch.cuda.current_stream(gradient.device))
+        for lane in self._outgoing[rank]:
+            lane.send(index, gradient, made)
         self._sent[rank].add(index)
 
 
@@ -124,14 +131,13 @@ class _Lane:
             # The places' memory may have been another tensor's, which is still in use over there.
             self.free()
 
-    def send(self, index: int, gradient: Tensor) -> None:
-        """Copy a gradient to its place, after what its device has been given to do before."""
-        if self._streams is None:
+    def send(self, index: int, gradient: Tensor, made: torch.cuda.Event | None) -> None:
+        """Copy a gradient to its place, after the event on a GPU that it has been made."""
+        if self._streams is None or made is None:
             self._places[index].copy_(gradient)
             return
         here, there = self._streams
-        here.wait_stream(torch.cuda.current_stream(self._source))
-        there.wait_event(self._free)
+        here.wait_event(made)
         # A copy between devices waits for the current streams of both, and both for it.
         with torch.cuda.stream(there), torch.cuda.stream(here):
             self._places[index].copy_(gradient, non_blocking=True)
@@ -150,4 +156,4 @@ class _Lane:
     def free(self) -> None:
         """Let the places be written once the target's current stream has done what it has now."""
         if self._streams is not None:
-            self._free = torch.cuda.current_stream(self._target).record_event()
+            self._streams[1].wait_stream(torch.cuda.current_stream(self._target))

@@ -45,7 +45,7 @@ class ExportConfig:
     out: Path
     """Folder to write; it must not be there, or be empty."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the weights (as they were trained); the published drafters have bfloat16."""
+    """Of the weights (default: as they were trained); the published drafters have bfloat16."""
 
 
 @command(PROG)

@@ -55,16 +55,16 @@ class GenerateConfig:
     seed: int = 0
     """Of what is drawn."""
     block_size: int | None = None
-    """Slots per block (those the drafter was trained with)."""
+    """Slots per block (default: those the drafter was trained with)."""
     target: str = ""
     """What is drafted for, as for dflash_min.train; a checkpoint knows its own."""
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
     dtype: Dtype | None = None
-    """Of target and drafter (CPU float32; GPU bfloat16 for a target stored so)."""
+    """Of target and drafter (default: CPU float32; GPU bfloat16 for a target stored so)."""
     threads: int | None = None
-    """CPU threads of an operation (1 for the built-in target, of which a token is too little to
-    share; otherwise torch's own number)."""
+    """CPU threads of an operation (default: 1 for the built-in target, of which a token is too
+    little to share; otherwise torch's own number)."""
 
 
 @dataclass(frozen=True)

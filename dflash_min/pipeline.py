@@ -45,6 +45,10 @@ PATIENCE_S: Final = 60.0
 that fails later, at the end of a compile for example, tells what else was wrong."""
 _STEP_SHARE: Final = 0.8
 """Of the time for a stop, for the step; the rest is for updates that have begun by then."""
+_WAKE_S: Final = 1.0
+"""Seconds after which the main thread looks up though nothing has come. A signal that arrives right
+before it falls asleep does not wake it (CPython, `PyThread_acquire_lock_timed`: the C handler only
+sets a flag, which is looked at before the sleep and when a signal interrupts it)."""
 
 
 def enter_thread(device: torch.device, resolved: Resolved) -> None:
@@ -179,10 +183,12 @@ class Pipeline:
             halted: whether they have been told to end already.
         """
         while self.left_behind:
-            halt_at = until - (1 - _STEP_SHARE) * self._grace_s
+            wake_at = until if halted else until - (1 - _STEP_SHARE) * self._grace_s
             try:
-                mail = self._mail.get(timeout=_seconds_to(until if halted else halt_at))
+                mail = self._mail.get(timeout=min(max(wake_at - time.monotonic(), 0.0), _WAKE_S))
             except queue.Empty:
+                if time.monotonic() < wake_at:
+                    continue
                 if halted:
                     return
                 self._halt(until)
@@ -289,7 +295,3 @@ class Pipeline:
             f"the loss is {loss} in step {step + 1}, thread drafter-{rank}, batch {number} "
             f"({length} tokens of the training text from token {', '.join(map(str, starts))} on)"
         )
-
-
-def _seconds_to(until: float) -> float | None:
-    return None if until == math.inf else max(until - time.monotonic(), 0.0)

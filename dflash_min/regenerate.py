@@ -79,9 +79,9 @@ class RegenerateConfig:
     device: DeviceChoice = "auto"
     """auto takes a GPU if there is one."""
     dtype: Dtype | None = None
-    """Of the target's weights (CPU float32; GPU those of a bfloat16 model as they are)."""
+    """Of the target's weights (default: CPU float32; GPU those of a bfloat16 model as they are)."""
     threads: int | None = None
-    """CPU threads, each with batches of its own (one for each core, at most 8)."""
+    """CPU threads, each with batches of its own (default: one for each core, at most 8)."""
 
 
 @command(PROG)

@@ -130,9 +130,31 @@ class _Defaults:
 
 _DEFAULTS: Final[dict[DeviceType, _Defaults]] = {
     # A whole run fits in seconds on two cores. Inductor has no backward of flex attention on CPU.
-    "cpu": _Defaults((128, 160), (192, 224, 256), 16, "aot_eager", 64, 64, 4, 2, 16, 128, 8),
+    "cpu": _Defaults(
+        warmup_lens=(128, 160),
+        seq_lens=(192, 224, 256),
+        anchors=16,
+        backend="aot_eager",
+        loss_chunk=64,
+        hidden=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        mlp=128,
+        block_size=8,
+    ),
     "cuda": _Defaults(
-        (512, 768), (1024, 1536, 2048), 128, "inductor", 2048, 512, 8, 2, 64, 1536, 16
+        warmup_lens=(512, 768),
+        seq_lens=(1024, 1536, 2048),
+        anchors=128,
+        backend="inductor",
+        loss_chunk=2048,
+        hidden=512,
+        heads=8,
+        kv_heads=2,
+        head_dim=64,
+        mlp=1536,
+        block_size=16,
     ),
 }
 

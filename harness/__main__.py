@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-from dflash_min import command
-from dflash_min.cli import fail
+import dflash_min.command
+from dflash_min import cli
+from harness.command import command
 from harness.exits import ExitCode
 
 _FOLDER = Path(__file__).parent
@@ -12,21 +13,22 @@ _FOLDER = Path(__file__).parent
 
 def commands() -> dict[str, str]:
     """Every command's name, such as ``harness.run``, with the first line of its description."""
-    return command.commands("harness", _FOLDER)
+    return dflash_min.command.commands("harness", _FOLDER)
 
 
+@command("harness")
 def main(argv: list[str]) -> int:
     """Print the commands; returns the exit code, 2 if one was meant to be run."""
     known = commands()
     if argv and argv[0] not in {"-h", "--help"}:
         name = argv[0] if argv[0] in known else f"harness.{argv[0]}"
         hint = f"python -m {name}" if name in known else "python -m harness lists the commands"
-        fail("harness", f"no command is named by a word here: {hint}")
-    print("Finds, forces and explains compile races. The commands, each with --help:\n")
-    for name, about in known.items():
-        print(f"  python -m {name}\n      {about}")
+        cli.fail("harness", f"no command is named by a word here: {hint}")
+    rows = [f"  python -m {name}\n      {about}" for name, about in known.items()]
+    head = "Finds, forces and explains compile races. The commands, each with --help:"
+    cli.show("\n".join([head, "", *rows]))
     return ExitCode.CLEAN
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

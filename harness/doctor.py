@@ -30,7 +30,7 @@ class DoctorSpec:
     """What to examine."""
 
     python: str = ""
-    """Interpreter to examine; left out: the one that runs this command."""
+    """Interpreter to examine (default: the one that runs this command)."""
     json: bool = False
     """Print JSON instead of a table."""
     timeout: float = 180.0

@@ -174,7 +174,7 @@ class WatchSpec:
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     """The order of the threads."""
     python: str | None = None
-    """Interpreter to run the program with (the one that runs this command)."""
+    """Interpreter to run the program with (default: the one that runs this command)."""
     passthrough: bool = False
     """End with the program's own exit code, 128+n for a signal, instead of the verdict's, and leave
     stdout to the program: the report goes to stderr."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.__main__ import commands, main
+from harness.exits import ExitCode
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,6 +27,13 @@ def test_every_command_is_listed_with_what_it_does(capsys) -> None:
     for name, about in commands().items():
         assert f"python -m {name}\n      {about}\n" in said
         assert about.endswith(".")
+
+
+def test_a_list_that_cannot_be_printed_is_one_line(capsys, monkeypatch) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123  # a device
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main([]) == ExitCode.FAILED
+    assert capsys.readouterr().err == "harness: error: stdout: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,20 @@
 """What the files of a Hugging Face model settle for its drafter: sizes, and the mask token.
 
 Only JSON is read, so that a command line is checked without importing torch, which importing
-transformers does. Files of a model that is no folder come through huggingface_hub's cache.
+transformers does.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dflash_min.bounds import check_mask_token
-from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_CONFIG
+from dflash_min.huggingface import hub
+from dflash_min.huggingface.form import CONFIG_FILE, DRAFTER_CONFIG, TARGET_KEYS
 from dflash_min.targets.interface import TargetSizes
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILE: Final = "tokenizer.json"
 
-# The key of today, then those of older models (GPT-2 and its kin).
-_KEYS: Final = (
-    ("hidden_size", "n_embd"),
-    ("num_attention_heads", "n_head"),
-    ("num_hidden_layers", "n_layer"),
-    ("vocab_size",),
-)
+_OLDER_KEYS: Final = {
+    "hidden": "n_embd",
+    "heads": "n_head",
+    "target_layers": "n_layer",
+    "vocab": "vocab_size",
+}
+"""Sizes that do not follow from others, by the keys of older models (GPT-2 and its kin)."""
 # Only what stands in brackets: "mask" and "reserved" are words, too.
 _MASK: Final = re.compile(r"[<\[]\W?mask\W?[>\]]", re.IGNORECASE)
 _RESERVED: Final = re.compile(r"[<\[].*(reserved|unused).*[>\]]", re.IGNORECASE)
@@ -47,22 +47,20 @@ def sizes(model: Named) -> TargetSizes:
         UsageError: if there is no such model, or its config lacks a size.
     """
     config = text_config(model)
-    hidden, heads, layers, vocab = (_first(config, keys, model) for keys in _KEYS)
+    needed = {field: _needed(config, field, model) for field in _OLDER_KEYS}
+    hidden, heads = needed["hidden"], needed["heads"]
+    said = {field: config[key] for field, key in TARGET_KEYS.items() if config.get(key)}
     try:
-        return msgspec.convert(
-            {
-                "hidden_size": hidden,
-                "num_attention_heads": heads,
-                "num_key_value_heads": config.get("num_key_value_heads") or heads,
-                "head_dim": config.get("head_dim") or hidden // heads,
-                "intermediate_size": config.get("intermediate_size") or 4 * hidden,
-                "num_hidden_layers": layers,
-                "vocab_size": vocab,
-                "rope_theta": _rope_theta(config),
-                "rms_norm_eps": config.get("rms_norm_eps") or 1e-6,
-            },
-            TargetSizes,
-        )
+        found = {
+            "kv_heads": heads,
+            "head_dim": said.get("head_dim") or hidden // heads,
+            "mlp": 4 * hidden,
+            "rms_eps": 1e-6,
+            **said,
+            **needed,
+        }
+        by_key = {key: found[field] for field, key in TARGET_KEYS.items()}
+        return msgspec.convert({**by_key, "rope_theta": _rope_theta(config)}, TargetSizes)
     except (msgspec.ValidationError, TypeError, ValueError, ZeroDivisionError) as error:
         raise model.refused(f"{CONFIG_FILE}: {error}") from error
 
@@ -88,10 +86,7 @@ def text_config(model: Named) -> dict[str, Any]:
     """
     config = _read(model, CONFIG_FILE)
     if config is None:
-        raise model.refused(
-            f"no {CONFIG_FILE} in such a folder, in the Hub's cache, or on the"
-            " Hub if that can be reached"
-        )
+        raise model.refused(f"no {CONFIG_FILE} {hub.places(model)}")
     if DRAFTER_CONFIG in config:
         raise model.refused_drafter("a DFlash drafter")
     inner = config.get("text_config")
@@ -188,16 +183,16 @@ def _rope_theta(config: dict[str, Any]) -> float:
     return float(table.get("rope_theta") or config.get("rope_theta") or 10_000.0)
 
 
-def _first(config: dict[str, Any], keys: tuple[str, ...], model: Named) -> int:
-    for key in keys:
+def _needed(config: dict[str, Any], field: str, model: Named) -> int:
+    for key in (TARGET_KEYS[field], _OLDER_KEYS[field]):
         if isinstance(config.get(key), int):
             return int(config[key])
-    raise model.refused(f"{CONFIG_FILE} has no {keys[0]}")
+    raise model.refused(f"{CONFIG_FILE} has no {TARGET_KEYS[field]}")
 
 
 def _read(model: Named, file: str) -> dict[str, Any] | None:
     """Read a JSON file of the model, None if it has no such file."""
-    path = _path(model, file)
+    path = hub.file(model, file)
     if path is None:
         return None
     try:
@@ -207,19 +202,3 @@ def _read(model: Named, file: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise model.refused(f"{path}: not a JSON object")
     return value
-
-
-def _path(model: Named, file: str) -> Path | None:
-    folder = Path(model.name)
-    if folder.is_dir():
-        return folder / file if (folder / file).is_file() else None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
-    try:
-        return Path(hf_hub_download(model.name, file))
-    except (EntryNotFoundError, FileNotFoundError):
-        return None  # not in the repository; or not in the cache, and the Hub is out of reach
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise model.refused(f"no such folder, and {reason}") from error

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from dflash_min.huggingface import hub
 from dflash_min.targets import capture
 
 if TYPE_CHECKING:
@@ -166,7 +167,12 @@ def load(
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     loader: Any = AutoModelForCausalLM  # its types do not know that it returns a pair
     try:
-        model, info = loader.from_pretrained(named.name, dtype=dtype, output_loading_info=True)
+        model, info = loader.from_pretrained(
+            named.name,
+            dtype=dtype,
+            output_loading_info=True,
+            local_files_only=hub.local_only(named),
+        )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise named.refused(f"transformers cannot load it ({reason})") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from dflash_min.huggingface import hub
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -63,7 +65,9 @@ class HfTokens:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model.name)
+            tokenizer = AutoTokenizer.from_pretrained(
+                model.name, local_files_only=hub.local_only(model)
+            )
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise model.refused(f"no tokenizer that can be used ({reason})") from error

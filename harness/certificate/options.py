@@ -59,4 +59,4 @@ class ProgramSpec:
     certify: CertifyOptions = field(default_factory=CertifyOptions)
     """The proof."""
     python: str | None = None
-    """Interpreter to run the program with (the one that runs this command)."""
+    """Interpreter to run the program with (default: the one that runs this command)."""

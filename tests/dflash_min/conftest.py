@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from dflash_min import stopping
 from dflash_min.config import ModelConfig
 
 from .trainers import workers
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: runs on a CUDA device, and is skipped without one")
+
+
+@pytest.fixture(autouse=True)
+def signals_are_usual() -> Iterator[None]:
+    """As where a program starts in the foreground, for the programs too that a test starts.
+
+    Under nohup SIGHUP is ignored, and SIGINT in what a script's `&` starts.
+    """
+    before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    for number in stopping.SIGNALS:
+        usual = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dflash_min import cli, config
 from dflash_min.config import TrainConfig
+from dflash_min.resolve import resolve
 
 
 def parse(*argv: str) -> TrainConfig:
@@ -98,6 +100,58 @@ def test_help_goes_to_stdout_and_names_every_flag(capfd):
     assert (stop.value.code, err) == (0, "")
     for each in fields(TrainConfig):
         assert f"--{each.name.replace('_', '-')}" in out
+
+
+def test_help_tells_the_defaults_of_each_device_as_they_are(capfd):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = " ".join(line.strip("│ ") for line in capfd.readouterr().out.splitlines())
+    text = re.sub(r"(\d,) (?=\d)", r"\1", text)  # lines break within lists, too
+    told = re.findall(r"--([a-z-]+) [A-Z](?:(?! --).)*?\(default: CPU (\S+)[,;] GPU (\S+)\)", text)
+    for column, gpus in ((1, 0), (2, 1)):
+        resolved = resolve(TrainConfig(), gpus)
+        for row in told:
+            name = row[0].replace("-", "_")
+            value = getattr(resolved if hasattr(resolved, name) else resolved.model, name)
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            assert (name, shown) == (name, row[column])
+    assert {row[0] for row in told} >= {"seq-lens", "anchors", "backend", "hidden", "block-size"}
+
+
+@dataclass(frozen=True)
+class Described:
+    """Of each kind of default one."""
+
+    device: str | None = None
+    """Where it runs (default: the first GPU)."""
+    plan: str = ""
+    """What is forced."""
+    lens: tuple[int, ...] = ()
+    """Lengths."""
+    files: cli.Files = ()
+    """What is read, of which the text is long enough that
+    it is told in two lines."""
+    timeout: float = 60.0
+    """Seconds."""
+    roots: tuple[str, ...] = ("a", "b")
+    """What is looked for."""
+
+
+def test_help_tells_a_default_only_where_one_could_be_typed(capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.parse(Described, ["--help"], prog="prog", description="As ``prog`` does.")
+    lines = capfd.readouterr().out.splitlines()
+    assert "As `prog` does." in lines
+    texts = [line.strip("│ ").split("  ")[-1].strip() for line in lines if "│ --" in line]
+    assert texts == [
+        "Where it runs (default: the first GPU).",
+        "What is forced.",
+        "Lengths.",
+        "What is read, of which the text is long enough that it is told in two lines.",
+        "Seconds. (default: 60.0)",
+        "What is looked for. (default: a,b)",
+    ]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -22,6 +21,8 @@ from dflash_min.errors import MemoryLimitError, SaveError, UsageError
 from dflash_min.resolve import resolve
 from dflash_min.saving import durable, tensors
 from dflash_min.saving.run_folder import Beginning, RunFolder
+
+from .failures import disk_that_fills_up
 
 MAINS = [pretrain.main, train.main, export.main, generate.main, regenerate.main]
 
@@ -44,11 +45,10 @@ def ended(monkeypatch) -> list[signal.Signals]:
 
 @pytest.fixture
 def small_files():
-    """No file of more than 1000 bytes, as on a full disk; Python ignores SIGXFSZ."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    """No file of more than 1000 bytes, as on a full disk."""
+    with disk_that_fills_up() as fill:
+        fill(1000)
+        yield
 
 
 @pytest.mark.parametrize("main", MAINS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.nn import Parameter
 
+from dflash_min import exchange as exchange_module
 from dflash_min import pipeline
 from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
@@ -17,6 +20,10 @@ from dflash_min.resolve import resolve
 from dflash_min.trainer import Trainer
 
 from .trainers import ignore, small_dense, state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 pytestmark = pytest.mark.usefixtures("threads_end")
 
@@ -93,6 +100,44 @@ def test_a_gradient_is_there_before_the_backward_has_ended() -> None:
     assert seen == [0.0, torch.exp(first).item()]
     assert [g.item() for g in exchange.received(1)[0]] == [first.grad.item(), second.grad.item()]
     assert [g.item() for g in exchange.received(0)[1]] == [0.0, 0.0]
+
+
+def test_a_gradient_goes_to_every_other_replica_and_only_one_place_of_it() -> None:
+    replicas = [[Parameter(torch.zeros(1)), Parameter(torch.zeros(1))] for _ in range(4)]
+    exchange = Exchange(replicas)
+    with exchange.sending():
+        replicas[2][1].mul(7.0).sum().backward()
+    for target in (0, 1, 3):
+        found = [[g.item() for g in row] for row in exchange.received(target)]
+        assert found == [[0.0, 0.0], [0.0, 0.0], [0.0, 7.0], [0.0, 0.0]]
+
+
+def instructions(replicas: int) -> int:
+    """Count what Python does in the exchange's own code for one gradient."""
+    parameters = [[Parameter(torch.zeros(1))] for _ in range(replicas)]
+    exchange, before, count = Exchange(parameters), sys.gettrace(), 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal count
+        if frame.f_code.co_filename != exchange_module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    with exchange.sending():
+        loss = parameters[0][0].sum()
+        sys.settrace(trace)
+        try:
+            loss.backward()
+        finally:
+            sys.settrace(before)
+    return count
+
+
+def test_the_work_for_a_gradient_grows_with_the_replicas_and_not_with_their_pairs() -> None:
+    few, many = instructions(3), instructions(17)
+    assert 0 < few < many < 16 / 2 * few
 
 
 def test_a_parameter_without_a_part_in_a_step_has_no_gradient_left_of_the_last() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from dflash_min.config import ModelConfig
 from dflash_min.errors import UsageError
 from dflash_min.model import Drafter
 from dflash_min.saving import checkpoint
+
+from .failures import disk_that_fills_up
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -155,13 +156,10 @@ def test_the_command_refuses_in_one_line_and_leaves_nothing(drafter, tmp_path, c
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(drafter, tmp_path, capsys):
     run = write_checkpoint(tmp_path / "run", drafter).parents[1]
     before = sorted(tmp_path.rglob("*"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # Python ignores SIGXFSZ
-    try:
+    with disk_that_fills_up() as fill:
+        fill(4096)
         with pytest.raises(SystemExit) as stop:
             export.main([str(run), "--out", str(tmp_path / "out")])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert stop.value.code == 1
     said = f"dflash_min.export: error: --out {tmp_path / 'out'}: File too large\n"
     assert capsys.readouterr().err == said

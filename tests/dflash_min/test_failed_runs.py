@@ -12,7 +12,7 @@ from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, SaveError
 from dflash_min.saving import checkpoint, metrics
 
-from .failures import BrokenError, dying_after
+from .failures import BrokenError, disk_that_fills_up, dying_after
 from .saved_runs import SETTINGS, everything, lines, stopping_after
 from .trainers import bits, flags, ignore, small_dense, state
 
@@ -100,18 +100,10 @@ def test_a_dead_target_loses_no_step(tmp_path):
 
 def test_a_disk_that_fills_up_ends_training_with_the_last_checkpoint_whole(tmp_path, capsys):
     """A limit on the size of files is to a writer what a full disk is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     trainer = small_dense(SaveConfig(out=tmp_path, save_every=2), **SETTINGS)
 
-    def fill(report):
-        if report.step + 1 == 3:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard))
-
-    try:
-        with pytest.raises(ExceptionGroup) as caught:
-            trainer.run(fill)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with disk_that_fills_up() as fill, pytest.raises(ExceptionGroup) as caught:
+        trainer.run(lambda report: fill(8000) if report.step + 1 == 3 else None)
     (error,) = caught.value.exceptions
     assert isinstance(error, SaveError)
     assert str(error) == (
@@ -127,20 +119,18 @@ def test_a_disk_that_fills_up_ends_training_with_the_last_checkpoint_whole(tmp_p
 
 
 def test_a_disk_that_fills_up_in_a_line_of_metrics_leaves_whole_lines(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     trainer = small_dense(SaveConfig(out=tmp_path, save_every=2), **SETTINGS)
     path = tmp_path / metrics.FILE
 
-    def fill(report):
-        if report.step + 1 == 3:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    with disk_that_fills_up() as fill:
 
-    try:
+        def filled(report):
+            if report.step + 1 == 3:
+                fill(path.stat().st_size + 10)
+
         with pytest.raises(ExceptionGroup) as caught:
-            trainer.run(fill)
+            trainer.run(filled)
         assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == path.stat().st_size + 10
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (error,) = caught.value.exceptions
     assert str(error) == (
         f"{path} cannot be written: File too large; "

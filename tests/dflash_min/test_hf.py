@@ -149,7 +149,7 @@ def test_a_cache_cannot_be_cut_to_what_it_does_not_hold(target):
 def test_threads_that_share_a_target_get_their_own_features(target):
     batches = [token_ids(seed=seed) for seed in range(2)]
     alone = [target.features(ids) for ids in batches]
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=60)
 
     def meet(*_: object) -> None:
         both.wait()  # both threads are at the same tapped layer before either goes on

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from dflash_min import pipeline
 from dflash_min.channel import Channel
 from dflash_min.config import TrainConfig
 from dflash_min.errors import Stopped
 from dflash_min.pipeline import enter_thread
 from dflash_min.resolve import resolve
+from dflash_min.updates import Updates
 
 from .failures import BrokenError, dying_after, failing
 from .trainers import ignore, small_dense
@@ -129,6 +133,33 @@ def test_an_interrupt_stops_the_threads():
 
     with pytest.raises(KeyboardInterrupt):
         trainer.run(interrupt)
+
+
+class Deaf(queue.SimpleQueue):
+    """Signals do not end its waits, as one does not that comes right before a wait begins."""
+
+    def get(self, timeout):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().get(timeout=timeout)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def test_an_interrupt_that_does_not_wake_the_main_thread_stops_the_threads_too(monkeypatch):
+    monkeypatch.setattr(pipeline, "queue", SimpleNamespace(SimpleQueue=Deaf, Empty=queue.Empty))
+    hold, seen = Updates.hold, threading.Event()
+    monkeypatch.setattr(Updates, "hold", lambda self, timeout: (seen.set(), hold(self, timeout))[1])
+    trainer, in_time = small_dense(threads=2, steps=4), []
+
+    def interrupt(report):
+        if report.step == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            in_time.append(seen.wait(60))
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(interrupt)
+    assert in_time == [True]
 
 
 def test_a_thread_sets_its_device_and_its_share_of_the_cores(monkeypatch):

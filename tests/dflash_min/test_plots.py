@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -13,6 +15,7 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.evaluation import plots, scalars
@@ -165,7 +168,11 @@ def test_scalars_have_a_tag_for_each_number(tmp_path):
     }
 
 
-def test_a_resumed_run_takes_the_place_of_what_it_does_again(tmp_path):
+def test_a_resumed_run_takes_the_place_of_what_it_does_again(tmp_path, monkeypatch):
+    # Files are read in the order of their names: the second in which they were made, the process,
+    # and a number in it, of which the 10th is before the 9th.
+    seconds = SimpleNamespace(time=itertools.count(1e9).__next__)
+    monkeypatch.setattr(event_file_writer, "time", seconds)
     first = scalars.open_scalars(tmp_path, 0)
     for step in (1, 2, 3):
         first.write(step, "train", {"loss": float(step)})

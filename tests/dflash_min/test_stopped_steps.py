@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dflash_min import stopping, train
+from dflash_min import pipeline, stopping, train
 from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, Stopped
 from dflash_min.gradients import Average
@@ -14,11 +14,18 @@ from dflash_min.pipeline import Pipeline
 from dflash_min.saving import checkpoint
 from dflash_min.updates import Updates
 
-from .failures import BrokenError, dying_after, failing
+from .failures import BrokenError, Clock, dying_after, failing
 from .saved_runs import SETTINGS, everything, lines, stopping_after
-from .trainers import flags, ignore, small_dense, workers
+from .trainers import flags, ignore, others_end, small_dense, workers
 
 pytestmark = pytest.mark.usefixtures("threads_end")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(pipeline, "time", made)
+    return made
 
 
 def hanging_in_step_3(replica, first):
@@ -35,12 +42,15 @@ def hanging_in_step_3(replica, first):
     return goes_on
 
 
-def one_fails_and_one_hangs(trainer, error):
-    """In step 3, drafter-0 raises when drafter-1 does not go on; returns what lets it go on."""
+def one_fails_and_one_hangs(trainer, error, then=ignore):
+    """In step 3, drafter-0 raises when drafter-1 does not go on, which first calls `then`.
+
+    Returns what lets it go on.
+    """
     first, second = trainer.replicas[:2]
     hangs = threading.Event()
     first.forward = failing(first.forward, error, lambda batch: batch.step + 1 == 3, hangs)
-    return hanging_in_step_3(second, hangs.set)
+    return hanging_in_step_3(second, lambda: (hangs.set(), then()))
 
 
 def updated_in_step_2(optimizer):
@@ -57,19 +67,25 @@ def updated_in_step_2(optimizer):
 
 
 def end(thread_name, goes_on):
-    """Let a thread that was left behind go on and end."""
-    (left,) = (each for each in threading.enumerate() if each.name == thread_name)
+    """Let a thread that was left behind go on and end; the others do without."""
+    others_end(thread_name)
+    assert workers() == [thread_name]
     goes_on.set()
-    left.join()
+    others_end()
 
 
-def test_a_step_that_does_not_end_is_left_behind_and_the_last_whole_one_saved(tmp_path):
+def test_a_step_that_does_not_end_is_left_behind_and_the_last_whole_one_saved(tmp_path, clock):
     before = small_dense(SaveConfig(out=tmp_path / "before"), **SETTINGS)
     stopping_after(before, 2)
     trainer = small_dense(SaveConfig(out=tmp_path / "run"), **SETTINGS)
-    trainer.grace_s = 0.1
     hangs = threading.Event()
-    goes_on = hanging_in_step_3(trainer.replicas[1], hangs.set)
+
+    def hang():
+        hangs.set()
+        others_end()
+        clock.advance(trainer.grace_s)
+
+    goes_on = hanging_in_step_3(trainer.replicas[1], hang)
 
     def report(step):
         if step.step + 1 == 2:
@@ -88,18 +104,27 @@ def test_a_stop_while_all_wait_for_one_saves_the_step_before(tmp_path):
     """The stop comes in the middle of a step that cannot end: drafter-0 never sees it."""
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
     trainer.grace_s = 0.1
-    goes_on = hanging_in_step_3(trainer.replicas[1], trainer.stop)
+    forward, begun = trainer.replicas[0].forward, threading.Event()
+
+    def first(batch):
+        if batch.step + 1 == 3:  # so that all of step 2 is behind drafter-0
+            begun.set()
+        return forward(batch)
+
+    trainer.replicas[0].forward = first
+    goes_on = hanging_in_step_3(trainer.replicas[1], lambda: (begun.wait(60), trainer.stop()))
     trainer.run(ignore)
     end("drafter-1", goes_on)
     assert trainer.finished == checkpoint.read(tmp_path).step == 2
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
-def test_a_failed_run_does_not_wait_for_ever_for_a_thread_that_is_stuck(tmp_path):
+def test_a_failed_run_does_not_wait_for_ever_for_a_thread_that_is_stuck(tmp_path, clock):
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
-    trainer.patience_s = 0.1
     error = BrokenError("out of memory")
-    goes_on = one_fails_and_one_hangs(trainer, error)
+    goes_on = one_fails_and_one_hangs(
+        trainer, error, lambda: (others_end(), clock.advance(trainer.patience_s))
+    )
     with pytest.raises(ExceptionGroup) as caught:
         trainer.run(ignore)
     assert caught.value.exceptions == (error,)
@@ -123,15 +148,16 @@ def test_a_stop_ends_a_run_that_has_failed_already(tmp_path, monkeypatch):
     assert checkpoint.read(tmp_path).step == 2
 
 
-def test_the_command_leaves_a_stuck_thread_behind(tmp_path, monkeypatch, capsys):
+def test_the_command_leaves_a_stuck_thread_behind(tmp_path, monkeypatch, capsys, clock):
     """As if the interpreter did not wait for it; see test_stopping for what then ends it."""
     build, going_on, left = train._run, [], []
 
     def run(trainer, ending):
         for replica in trainer.replicas:
             replica.forward = replica.forward_dense
-        trainer.patience_s = 0.1
-        going_on.append(one_fails_and_one_hangs(trainer, NotFiniteError("made up")))
+        error = NotFiniteError("made up")
+        then = lambda: (others_end(), clock.advance(trainer.patience_s))  # noqa: E731
+        going_on.append(one_fails_and_one_hangs(trainer, error, then))
         return build(trainer, ending)
 
     def leave(error, number):
@@ -180,6 +206,7 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
 def test_a_step_that_ends_while_all_stop_is_reported_and_saved(tmp_path, monkeypatch):
     """A target dies when drafter-0 has ended a step and drafter-1 has not come to the meeting."""
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.grace_s = 60.0
     aborted, meet, abort = threading.Event(), Average.meet, Average.abort
     updated = updated_in_step_2(trainer.optimizers[1])
     dying_after(9, trainer.targets[0], updated)
@@ -201,9 +228,11 @@ def test_a_step_that_ends_while_all_stop_is_reported_and_saved(tmp_path, monkeyp
 def test_no_replica_is_left_a_step_behind_by_a_stop(tmp_path, monkeypatch):
     """Drafter-1 is the last to wake from the meeting of step 2, and a target dies meanwhile."""
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.grace_s = 60.0
     stopping, aborted, meetings = threading.Event(), threading.Event(), []
     meet, abort, hold = Average.meet, Average.abort, Updates.hold
-    dying_after(9, trainer.targets[0], updated_in_step_2(trainer.optimizers[0]))
+    # Batches of two steps: a third could begin before the stop sees that the second has ended.
+    dying_after(6, trainer.targets[0], updated_in_step_2(trainer.optimizers[0]))
 
     def wakes_late(self):
         meet(self)

@@ -97,14 +97,13 @@ def test_work_that_asks_is_told_of_a_signal():
 def start():
     started = []
 
-    def begin(kind, **options):
+    def begin(kind):
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(PROGRAM), kind],
             env={**os.environ, "PYTHONPATH": ROOT},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,
         )
         started.append(process)
         assert process.stdout.readline() == "up\n"
@@ -144,7 +143,8 @@ def test_a_second_signal_ends_at_once(second, start):
 
 
 def test_a_signal_that_is_ignored_stays_ignored(start):
-    process = start("busy", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the test's end; programs inherit it
+    process = start("busy")
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)

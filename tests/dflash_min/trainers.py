@@ -72,5 +72,16 @@ def bits(value: Any) -> Any:
 
 def workers() -> list[str]:
     """Return the names of the trainer's threads that are alive."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith(("target-", "drafter-"))]
+    return [thread.name for thread in _workers()]
+
+
+def others_end(*staying: str) -> None:
+    """Wait until no thread of the trainer is alive but the calling one and those named."""
+    for thread in _workers():
+        if thread.name not in staying and thread is not threading.current_thread():
+            thread.join(60)
+            assert not thread.is_alive(), thread.name
+
+
+def _workers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith(("target-", "drafter-"))]
