@@ -97,12 +97,12 @@ def seen(recording: Recording) -> Seen:
 
 @dataclass
 class _Compile:
-    """A compile; ``added`` is whether it made an entry, and None in ``ended`` that it goes on."""
+    """A compile; ``added``: it made an entry; ``waiting``: see ``CompileData``."""
 
     tid: int
     begun: int
-    ended: int | None = None
     added: bool = False
+    waiting: tuple[int, ...] = ()
     other_backends: tuple[str, ...] = ()
 
 
@@ -164,7 +164,7 @@ class _Reader:
             self._missed(event.tid, event.data.code, event.t_ns)
         elif key in self.compiles:
             compile_ = self.compiles[key]
-            compile_.ended, compile_.added = event.t_ns, bool(event.data.ok)
+            compile_.added, compile_.waiting = bool(event.data.ok), event.data.waiting
             compile_.other_backends = event.data.other_backends or ()
 
     def _missed(self, tid: int, code: Code, t: int) -> None:
@@ -185,41 +185,27 @@ class _Reader:
 
     def _find_races(self, number: int, calls: list[Call]) -> None:
         compiles = {i: c for (code, i), c in self.compiles.items() if code == number}
-        following: dict[int, int] = {}
-        for call in reversed(calls):
-            tid, t = call.event.tid, call.event.t_ns
-            until = min(following.get(tid, t + _CALLED_NS), t + _CALLED_NS)
+        for call in calls:
             call.raced = any(
-                _is_beside(call, compile_id, compiles, until)
+                _may_come_between(call, compile_id, compiles)
                 and not _of_another_backend(call, compile_id, compiles)
                 for compile_id in compiles
             )
-            following[tid] = t
 
 
-# Measured on two cores with eight processes that only count, torch 2.13.0 on a CPU, in an otherwise
-# idle program, one with four and one with eight threads that only count (100, 60 and 40 compiles).
-#: From the recorded end of a compile to its entry: at most 5, 282 and 1170 ms.
-_ADDED_NS = 2_000_000_000
-#: From a question to its call: at most 5, 243 and 761 ms.
-_CALLED_NS = 1_000_000_000
+def _may_come_between(call: Call, compile_id: str, compiles: Mapping[str, _Compile]) -> bool:
+    """Whether the entry of a compile may have come after the answers and before the lookup.
 
-
-def _is_beside(call: Call, compile_id: str, compiles: Mapping[str, _Compile], until: int) -> bool:
-    """Whether the entry of a compile can have come after the answers and before the call.
-
-    Entries are read before the question is recorded, and dynamo adds one only when its compile has
-    ended and another thread may have gone on (in C, once ``_compile`` and its lock are left). So a
-    compile that ended a moment before the question counts too, unless its entry was asked. One that
+    Either the call was not looked up yet when the compile ended, or the compile had ended when the
+    entries were read, and its own was still to be added (``harness.child.lookups``). One that
     failed, or whose frame was skipped, adds none.
     """
-    compile_, t = compiles[compile_id], call.event.t_ns
-    if not compile_.added or compile_.ended is None or compile_.tid == call.event.tid:
+    compile_, data = compiles[compile_id], call.event.data
+    if not compile_.added or compile_.tid == call.event.tid:
         return False
-    if compile_.ended >= t:
-        return compile_.ended <= until
-    asked = {answer.compile_id for answer in call.event.data.answers}
-    return compile_.ended >= t - _ADDED_NS and compile_id not in asked
+    if any(answer.compile_id == compile_id for answer in data.answers):
+        return False
+    return compile_id in data.adding or data.number in compile_.waiting
 
 
 def _of_another_backend(call: Call, compile_id: str, compiles: Mapping[str, _Compile]) -> bool:

@@ -16,7 +16,7 @@ from functools import cached_property
 from types import CodeType, FrameType
 from typing import Any
 
-from . import caches, codes, context, nesting, torch_code
+from . import caches, codes, context, lookups, nesting, torch_code
 from . import torch_symbols as symbols
 from .privacy import mask
 from .recorder import Recorder
@@ -85,6 +85,7 @@ class Asker:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._lookups = lookups.begin(recorder)
         self._kept: dict[int, dict[str, _Call]] = {}
         self._kept_bytes = 0
         self._names: dict[int, list[str]] = {}
@@ -93,6 +94,7 @@ class Asker:
         """Ask about the call that ``frame``, of ``compile_wrapper``, is about to make."""
         try:
             if torch_code.is_compile_wrapper(frame.f_code):
+                self._lookups.arrives()
                 call = _call_of(frame)
                 if call is not None and not call.described["internal"]:
                     self._name(call, frame)
@@ -110,34 +112,35 @@ class Asker:
         seen = local.scratch.setdefault(_SEEN, _Seen())
         here = _context()
         described = json.dumps(here, sort_keys=True)
+        # What others add from here on is among the entries, or among these.
+        asked = self._lookups.asks(call.code, call.described)
+        adding = self._lookups.adding(call.described)
         entries = _entries(call, backend)
         number: int = call.described["id"]
         ids = tuple(compile_id for compile_id, _ in entries)
         # Another thread's calls first, so that what comes of this call comes after its own event.
         # Other threads keep calls meanwhile: the list is taken at once.
         others = [kept for key, kept in list(self._of(number).items()) if key != call.key]
-        for ran, asked in (*((False, kept) for kept in others), (True, call)):
-            combination = (number, described, asked.key)
+        for one in (*others, call):
+            combination = (number, described, one.key)
             if seen.asked.get(combination) == ids:
                 continue
             if combination not in seen.asked and len(seen.asked) >= _MAX_SEEN:
                 self._recorder.leave_out("asked")
                 continue
             seen.asked[combination] = ids
-            self._tell(asked, here, entries, ran=ran)
+            ran = {"number": asked, "adding": adding} if one is call else {"ran": False}
+            self._tell(one, {**here, **ran}, entries)
         if call.key not in self._of(number):
             self._keep(call)
 
-    def _tell(
-        self, call: _Call, here: Described, entries: list[tuple[str, Any]], *, ran: bool
-    ) -> None:
+    def _tell(self, call: _Call, here: Described, entries: list[tuple[str, Any]]) -> None:
         recorder = self._recorder
         busy = nesting.others(recorder.compiling, recorder.local.tid)
         data: Described = {
             "code": call.described,
             **here,
             "inputs": call.inputs,
-            "ran": ran,
             "arguments": list(_arguments(call)),
             "called": self._names.get(call.described["id"], []),
             "compiling_tids": busy,

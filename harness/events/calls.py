@@ -56,6 +56,9 @@ class AskedData(msgspec.Struct, frozen=True, kw_only=True):
     Entries are asked, newest first, until one fits. ``ran``: the call that the thread is about to
     make; else one that another thread made. ``called``: module and global name by which the program
     knows the callable; empty if by none. ``compiling_tids``: other threads then inside a compile.
+    Of a call that the thread is about to make: ``number`` of the question, and ``adding``, compile
+    ids of other threads' compiles of ``code`` that were over but whose entries may not have been
+    there yet.
     """
 
     code: Code
@@ -69,6 +72,8 @@ class AskedData(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[AnswerData, ...] = ()
     entries: Int = 0
     compiling_tids: tuple[Int, ...] = ()
+    number: Int = 0
+    adding: tuple[str, ...] = ()
 
 
 class EagerData(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +142,9 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     method), ``dynamic`` (what ``torch.compile(dynamic=)`` was given; empty: not known). On exit:
     ``ok``, ``reasons`` (which guard of which entry rejected the call, as torch words it), ``entry``
     (the variant made), ``error``, ``limit_hit``, ``other_backends`` (compile ids of the entries
-    that were made for another backend; None: not known).
+    that were made for another backend; None: not known), ``waiting`` (numbers of other threads'
+    questions, see ``AskedData``, whose calls may have been looked up only after the entry was
+    there).
     ``before``: an entry that was there when the watch began, in the thread that began it; its own
     compile was not seen. It has ``context`` as far as its guards tell, and ``entry``.
     """
@@ -156,6 +163,7 @@ class CompileData(msgspec.Struct, frozen=True, kw_only=True):
     limit_hit: bool = False
     before: bool = False
     other_backends: tuple[str, ...] | None = None
+    waiting: tuple[Int, ...] = ()
 
 
 class CompileDetailData(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,9 @@ def held(gm, inputs):
 
 
 def work(about_to):
+    step, x = torch.compile(lambda x: x.cos(), backend="eager"), torch.randn(3)
     about_to.set()
-    torch.compile(lambda x: x.cos(), backend="eager")(torch.randn(3))
+    step(x)
 
 
 if __name__ == "__main__":

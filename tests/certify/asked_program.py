@@ -76,11 +76,46 @@ def overtaken():
         shared(x)
 
 
+def adding():
+    """Its entry is added when another thread has read the entries, and its compile is over."""
+    convert_frame = sys.modules["torch._dynamo.convert_frame"]
+    compile_ = convert_frame._compile
+
+    def compile_and_wait(*args, **kwargs):
+        convert_frame._compile = compile_
+        result = compile_(*args, **kwargs)
+        early.start()
+        read.wait()
+        return result
+
+    convert_frame._compile = compile_and_wait
+    shared(doubles)
+    added.set()
+    early.join()
+
+
+def too_early():
+    asking = sys.modules["_compile_race_child.asking"]
+    answers = asking._answers
+
+    def answer_late(entries, variables):
+        asking._answers = answers
+        read.set()
+        added.wait()
+        return answers(entries, variables)
+
+    asking._answers = answer_late
+    shared(doubles)
+
+
 def run(target):
     thread = threading.Thread(target=target, name=target.__name__)
     thread.start()
     thread.join()
 
 
-for target in (same, autocast, longer, overtaken):
+doubles = torch.randn(2, 4, dtype=torch.float64)
+read, added = threading.Event(), threading.Event()
+early = threading.Thread(target=too_early, name="too_early")
+for target in (same, autocast, longer, overtaken, adding):
     run(target)

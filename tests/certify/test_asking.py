@@ -54,6 +54,20 @@ def test_an_entry_that_another_thread_adds_before_the_call_is_no_wrong_answer(ru
     assert not call.disagreed
 
 
+def test_an_entry_that_was_still_to_be_added_when_its_compile_was_over_is_no_wrong_answer(
+    run,
+) -> None:
+    (call,) = of(run, "too_early", "shared")
+    assert (call.fits, call.fits_late, call.missed) == (False, False, False)
+    assert any("dtype" in guard for guard in call.guards)
+    assert call.raced
+    assert not call.disagreed
+
+
+def test_nobody_else_met_an_entry_on_its_way(run) -> None:
+    assert {call.event.thread for call in run.calls if call.raced} == {"overtaken", "too_early"}
+
+
 def test_a_thread_is_asked_about_calls_that_only_others_made(run) -> None:
     (asked,) = of(run, "longer", "Linear.forward", ran=False)
     assert [list(tensor.shape) for tensor in asked.event.data.inputs] == [[2, 4]]

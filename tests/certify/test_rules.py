@@ -28,10 +28,10 @@ T1, T2 = 4101, 4102
 AUTOCAST = {"cpu": [True, "torch.bfloat16"]}
 
 
-def ask(script, tid, fits=(), rejects=(), *, ran=True, ctx=None, kind="tensor", length=8):
+def ask(script, tid, fits=(), rejects=(), *, ran=True, ctx=None, kind="tensor", length=8, **data):
     answers = [{"compile_id": number, "fits": True} for number in fits]
     answers += [{"compile_id": n, "fits": False, "guard": "size mismatch"} for n in rejects]
-    data = {
+    asked = {
         "code": code(name="f"),
         "context": ctx or context(),
         "inputs": [{"name": "x", "shape": [length], "dtype": "torch.float32", "device": "cpu"}],
@@ -41,7 +41,7 @@ def ask(script, tid, fits=(), rejects=(), *, ran=True, ctx=None, kind="tensor", 
         "answers": answers,
         "entries": len(answers),
     }
-    return script.add("asked", tid, data)
+    return script.add("asked", tid, {**asked, **data})
 
 
 def warmed(folder, *, marked=False, torch="2.13.0"):
@@ -97,34 +97,42 @@ def test_a_call_that_went_another_way_disagrees(tmp_path, fits) -> None:
     assert cell.disagreed == 1
 
 
-def test_a_compile_of_another_thread_between_answer_and_call_explains_it(tmp_path) -> None:
+def test_a_compile_that_ended_before_the_call_was_looked_up_explains_a_hit(tmp_path) -> None:
     script = warmed(tmp_path)
-    ask(script, T1, rejects=["0/0"])
-    script.compile(T2, "0/1", code(name="f"))
-    _, table = table_of(script)
-    (cell,) = table.cells()
-    assert (cell.raced, cell.disagreed) == (1, 0)
+    ask(script, T1, rejects=["0/0"], number=5)
+    script.compile(T2, "0/1", code(name="f"), waiting=[4, 5])
+    assert told(script) == (1, 0)
+
+
+def test_a_compile_that_ended_after_the_call_was_looked_up_explains_nothing(tmp_path) -> None:
+    script = warmed(tmp_path)
+    script.begin(T2, "0/1", code(name="f"))
+    ask(script, T1, rejects=["0/0"], number=5)
+    script.end(T2, "0/1", code(name="f"), waiting=[4])
+    assert told(script) == (0, 1)
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_an_entry_that_comes_after_the_asking_though_its_compile_ended_before(
-    tmp_path, asked
-) -> None:
-    """Entries are read before the question is recorded, and added after the compile's end is."""
+def test_an_entry_that_is_still_to_be_added_though_its_compile_has_ended(tmp_path, asked) -> None:
     script = warmed(tmp_path)
     script.compile(T2, "0/1", code(name="f"))
-    ask(script, T1, rejects=["0/1", "0/0"] if asked else ["0/0"])
-    _, table = table_of(script)
-    (cell,) = table.cells()
-    assert (cell.hit, cell.raced, cell.disagreed) == ((1, 0, 1) if asked else (1, 1, 0))
+    ask(script, T1, rejects=["0/1", "0/0"] if asked else ["0/0"], adding=["0/1"])
+    assert told(script) == ((0, 1) if asked else (1, 0))
 
 
-def test_an_entry_that_is_long_gone_explains_nothing(tmp_path) -> None:
+def test_an_entry_that_is_gone_explains_nothing(tmp_path) -> None:
     script = warmed(tmp_path)
     script.compile(T2, "0/1", code(name="f"))
-    script.t += 3_000_000_000
-    ask(script, T1, rejects=["0/0"])
+    ask(script, T1, rejects=["0/0"], number=5)
     assert told(script) == (0, 1)
+
+
+def test_what_only_others_were_asked_about_is_beside_nobodys_compile(tmp_path) -> None:
+    script = warmed(tmp_path)
+    ask(script, T1, rejects=["0/0"], ran=False)
+    script.compile(T2, "0/1", code(name="f"), waiting=[5])
+    run, _ = table_of(script)
+    assert not any(call.raced or call.disagreed for call in run.calls[1:])
 
 
 def told(script):
@@ -136,37 +144,16 @@ def told(script):
 
 def test_a_new_entry_does_not_explain_a_miss_where_an_entry_fitted(tmp_path) -> None:
     script = warmed(tmp_path)
-    ask(script, T1, ["0/0"])
-    script.compile(T2, "0/1", code(name="f"))
+    ask(script, T1, ["0/0"], number=5)
+    script.compile(T2, "0/1", code(name="f"), waiting=[5])
     script.miss(T1, code(name="f"))
     assert told(script) == (1, 1)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_compile_that_made_no_entry_explains_nothing(tmp_path, before) -> None:
+def test_a_compile_that_made_no_entry_explains_nothing(tmp_path) -> None:
     script = warmed(tmp_path)
-    if before:
-        script.compile(T2, "0/1", code(name="f"), ok=False, error="frame skipped")
-        ask(script, T1, rejects=["0/0"])
-    else:
-        script.begin(T2, "0/1", code(name="f"))
-        ask(script, T1, rejects=["0/0"])
-        script.lines[-1]["data"]["compiling_tids"] = [T2]
-        script.end(T2, "0/1", code(name="f"), ok=False, error="frame skipped")
-    assert told(script) == (0, 1)
-
-
-@pytest.mark.parametrize("again", [True, False])
-def test_a_compile_that_ends_long_after_the_question_explains_nothing(tmp_path, again) -> None:
-    """The call was made soon after its question, however late the thread's next one comes."""
-    script = warmed(tmp_path)
-    script.begin(T2, "0/1", code(name="f"))
-    ask(script, T1, rejects=["0/0"])
-    script.lines[-1]["data"]["compiling_tids"] = [T2]
-    script.t += 3_000_000_000
-    script.end(T2, "0/1", code(name="f"))
-    if again:
-        ask(script, T1, ["0/1"], ["0/0"])
+    ask(script, T1, rejects=["0/0"], number=5)
+    script.compile(T2, "0/1", code(name="f"), ok=False, error="frame skipped", waiting=[5])
     assert told(script) == (0, 1)
 
 
@@ -181,7 +168,7 @@ def test_a_compile_for_another_backend_explains_nothing(tmp_path, asked_first) -
     first, second = (asked, other) if asked_first else (other, asked)
     script.compile(*first, code(name="f"), other_backends=[])
     script.compile(*second, code(name="f"), other_backends=[first[1]])
-    ask(script, T1, rejects=["0/0"])
+    ask(script, T1, rejects=["0/0"], adding=["0/1"])
     run, _ = table_of(script)
     assert [(call.raced, call.disagreed) for call in run.calls[1:]] == [(False, True)]
 
@@ -190,15 +177,15 @@ def test_where_the_call_s_backend_is_not_known_a_compile_for_any_explains_a_hit(
     """All entries are asked then, whatever backend they were made for."""
     script = warmed(tmp_path)
     script.compile(T2, "0/1", code(name="f"), other_backends=["0/0"])
-    ask(script, T1, rejects=["0/1", "0/0"])
-    script.compile(T2, "0/2", code(name="f"), other_backends=["0/0"])
+    ask(script, T1, rejects=["0/1", "0/0"], number=5)
+    script.compile(T2, "0/2", code(name="f"), other_backends=["0/0"], waiting=[5])
     assert told(script) == (1, 0)
 
 
 def test_a_compile_of_the_same_backend_explains_a_hit(tmp_path) -> None:
     script = warmed(tmp_path)
-    ask(script, T1, rejects=["0/0"])
-    script.compile(T2, "0/1", code(name="f"), other_backends=["0/7"])
+    ask(script, T1, rejects=["0/0"], number=5)
+    script.compile(T2, "0/1", code(name="f"), other_backends=["0/7"], waiting=[5])
     assert told(script) == (1, 0)
 
 

@@ -1,5 +1,8 @@
 """Fixtures of the tests with real threads."""
 
+import math
+import threading
+
 import pytest
 
 from harness.child.recorder import Recorder
@@ -12,14 +15,21 @@ def recorder(tmp_path):
 
 
 class Clock:
-    """Time that passes only when the controller looks at it."""
+    """Time that passes only when the controller looks at it, and stands still from ``until`` on."""
 
-    def __init__(self, *, busy):
+    def __init__(self, *, busy, until=math.inf):
         self.now = 0.0
         self.busy = busy
+        self.until = until
+        self.stopped = threading.Event()
+        self.looks = 0
 
     def monotonic(self):
-        self.now += 0.05
+        self.looks += 1
+        if self.now < self.until:
+            self.now += 0.05
+        else:
+            self.stopped.set()
         return self.now
 
     def process_time(self):
@@ -28,8 +38,8 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    def set_clock(*, busy):
-        made = Clock(busy=busy)
+    def set_clock(**settings):
+        made = Clock(**settings)
         monkeypatch.setattr(controller_module, "time", made)
         monkeypatch.setattr(controller_module, "helpers_cpu_s", lambda: None)
         return made

@@ -1,7 +1,8 @@
 """A program without torch whose two threads race on a flag, and that tells of it as torch's would.
 
-``python racing_program.py SCHEDULE``: the flag is set while one thread is inside a trace; the other
-makes a call that reads it. It stands for a watched child: same recorder, same scheduler.
+``python racing_program.py SCHEDULE PATIENCE``: the flag is set while one thread is inside a trace;
+the other makes a call that reads it. It stands for a watched child: same recorder, same scheduler,
+which gives a hold up after PATIENCE seconds.
 """
 
 import json
@@ -35,8 +36,8 @@ def main():
     recorder.emit("header", boot.header(settings))
     for name in PROBES:
         recorder.emit("probe", {"name": name, "state": "live", "reason": ""})
-    asked = json.loads(sys.argv[1])
-    scheduler = make_scheduler(recorder, asked, patience_s=2.0) or Free()
+    asked, patience_s = json.loads(sys.argv[1]), float(sys.argv[2])
+    scheduler = make_scheduler(recorder, asked, patience_s=patience_s) or Free()
     tracing = []
     lock = threading.Lock()
 

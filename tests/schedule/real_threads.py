@@ -7,8 +7,11 @@ from pathlib import Path
 from harness.child.schedule.controller import Controller
 from harness.child.schedule.order import Hold
 
+# Nobody waits so long but where something hangs.
+LIMIT_S = 60.0
 
-def controller(recorder, *texts, patience_s=20.0):
+
+def controller(recorder, *texts, patience_s=1000.0):
     return Controller(recorder, [Hold.parse(text) for text in texts], patience_s=patience_s)
 
 
@@ -35,5 +38,5 @@ def start(scheduler, *bodies):
 
 def join(threads):
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()

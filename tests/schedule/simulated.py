@@ -176,9 +176,10 @@ class Run:
     def go(self):
         """Run to the end of all threads; returns the last that the schedule said."""
         machine = self.machine
-        real = module.time, module.helpers_cpu_s
+        real = module.time, module.helpers_cpu_s, module.thread_cpu_s
         module.time = SimpleNamespace(monotonic=lambda: machine.now, process_time=lambda: 0.0)
         module.helpers_cpu_s = lambda: None
+        module.thread_cpu_s = lambda tid: None
         try:
             for number in range(len(machine.programs)):
                 WORKERS.job[number] = lambda number=number: self._thread(number)
@@ -186,7 +187,7 @@ class Run:
                 self._next()
             self.controller.conclude()
         finally:
-            module.time, module.helpers_cpu_s = real
+            module.time, module.helpers_cpu_s, module.thread_cpu_s = real
         return [data for point, data in machine.emitted if point == "schedule"][-1]
 
     def hand_on(self, *, waits):

@@ -1,17 +1,17 @@
 """Holds that keep threads apart: one goes on once the other is out, with real threads."""
 
+import re
 import threading
-import time
 
 from harness.child.schedule.controller import Controller
 from harness.child.schedule.order import Hold
 
-from .real_threads import join, last, start
+from .real_threads import LIMIT_S, join, last, start
 
 
-def kept_apart(recorder, *texts):
+def kept_apart(recorder, *texts, patience_s=1000.0):
     holds = [Hold.parse(text) for text in texts]
-    return Controller(recorder, holds, patience_s=5.0, apart=True)
+    return Controller(recorder, holds, patience_s=patience_s, apart=True)
 
 
 def test_apart_waits_until_a_thread_is_out(recorder) -> None:
@@ -23,7 +23,7 @@ def test_apart_waits_until_a_thread_is_out(recorder) -> None:
         apart.reach("dynamo_compile", "enter")
         inside.append(1)
         apart.reach("fx_trace", "enter")
-        assert arrived.wait(20)
+        assert arrived.wait(LIMIT_S)
         apart.reach("fx_trace", "exit")
         apart.reach("dynamo_compile", "exit")
         inside.clear()
@@ -43,7 +43,7 @@ def test_apart_a_thread_that_never_comes_out_leaves_the_next_hold_unreached(
     recorder, clock
 ) -> None:
     clock(busy=False)
-    apart = kept_apart(recorder, "t1:fx_trace:exit", "t2:wrapper:enter")
+    apart = kept_apart(recorder, "t1:fx_trace:exit", "t2:wrapper:enter", patience_s=5.0)
     go = threading.Event()
 
     def traces():
@@ -62,7 +62,10 @@ def test_apart_a_thread_that_never_comes_out_leaves_the_next_hold_unreached(
     assert said["reason"].startswith(
         "t2:wrapper:enter comes once the thread of t1:fx_trace:exit is out of what it is inside of"
     )
-    assert "it was still inside after 5." in said["reason"]
+    still_s = re.search(r"it was still inside after (\S+) s", said["reason"])
+    assert still_s is not None
+    # The patience is counted from the arrival at the hold, this from its passing, a tick later.
+    assert 4.9 <= float(still_s[1]) < 6
 
 
 def test_apart_a_thread_that_has_to_wait_inside_is_impossible_at_once(recorder) -> None:
@@ -73,9 +76,7 @@ def test_apart_a_thread_that_has_to_wait_inside_is_impossible_at_once(recorder) 
         apart.reach("fx_trace", "enter")
         apart.reach("fx_trace", "exit")
 
-    began = time.monotonic()
     join(start(apart, traces, lambda: apart.reach("wrapper", "enter")))
-    assert time.monotonic() - began < 4  # below the patience
     said = last(recorder)
     assert (said["state"], said["next"]) == ("impossible", "t2:wrapper:enter")
     assert said["reason"].endswith("it waits itself")

@@ -7,7 +7,7 @@ import time
 
 from harness.child.schedule.make import make_scheduler
 
-from .real_threads import controller, events, join, last, start
+from .real_threads import LIMIT_S, controller, events, join, last, start
 
 
 def test_the_last_to_arrive_goes_first(recorder) -> None:
@@ -89,9 +89,7 @@ def test_a_lock_that_a_held_thread_owns_ends_it_as_impossible_at_once(recorder) 
             del holds.blocked[tid]
             holds.reach("dynamo_compile", "enter")
 
-    began = time.monotonic()
-    join(start(holds, one, two))
-    assert time.monotonic() - began < 15  # far below the patience
+    join(start(holds, one, two))  # however long the patience
     said = last(recorder)
     assert said["state"] == "impossible"
     assert said["next"] == "t2:dynamo_compile:enter"
@@ -131,7 +129,7 @@ def test_a_guard_is_never_held_but_the_next_point_is(recorder) -> None:
         passed.append("t1")
 
     def two():
-        assert past_guard.wait(20)  # t1 went through, though it was not its turn
+        assert past_guard.wait(LIMIT_S)  # t1 went through, though it was not its turn
         passed.append("t2")
         holds.reach("step", "enter")
 
@@ -141,7 +139,7 @@ def test_a_guard_is_never_held_but_the_next_point_is(recorder) -> None:
 
 
 def test_a_thread_that_has_ended_is_not_waited_for(recorder) -> None:
-    holds = controller(recorder, "t2:step:enter", "t1:step:enter", patience_s=1000.0)
+    holds = controller(recorder, "t2:step:enter", "t1:step:enter")
     waits = threading.Event()
 
     def two():
@@ -166,7 +164,7 @@ def test_what_is_left_at_the_programs_end_was_not_reached(recorder) -> None:
 
 
 def test_a_fork_has_no_schedule(recorder) -> None:
-    holds = controller(recorder, "t1:step:enter", "main:step:enter", patience_s=1000.0)
+    holds = controller(recorder, "t1:step:enter", "main:step:enter")
     pid = os.fork()
     if pid == 0:
         holds.reach("step", "enter")  # would wait for t1
@@ -190,7 +188,7 @@ def test_a_signal_handler_may_come_to_a_point_while_its_thread_waits(recorder) -
             while not holds._waiting:
                 time.sleep(0.005)
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert came.wait(20)
+            assert came.wait(LIMIT_S)
             holds.reach("step", "enter")
 
         threads = start(holds, one)

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 import threading
-import time
 
 from harness.child.schedule import controller as controller_module
+from harness.child.schedule.helpers import thread_cpu_s
 
-from .real_threads import controller, join, last, start
+from .real_threads import LIMIT_S, controller, join, last, start
 
 
 def test_an_idle_process_is_given_up_after_its_patience(recorder, clock) -> None:
@@ -22,12 +22,11 @@ def test_an_idle_process_is_given_up_after_its_patience(recorder, clock) -> None
 
 
 def test_a_busy_process_is_waited_for_longer(recorder, clock) -> None:
-    now = clock(busy=True)
+    now = clock(busy=True, until=6.0)
     holds = controller(recorder, "t2:step:enter", "t1:wrapper:enter", patience_s=2.0)
 
     def computes():
-        while now.now < 6.0:
-            time.sleep(0.001)
+        assert now.stopped.wait(LIMIT_S)
         holds.reach("step", "enter")
 
     join(start(holds, lambda: holds.reach("wrapper", "enter"), computes))
@@ -37,13 +36,12 @@ def test_a_busy_process_is_waited_for_longer(recorder, clock) -> None:
 def test_a_process_whose_workers_are_busy_is_waited_for_longer(
     recorder, clock, monkeypatch
 ) -> None:
-    now = clock(busy=False)
+    now = clock(busy=False, until=6.0)
     monkeypatch.setattr(controller_module, "helpers_cpu_s", lambda: now.now)
     holds = controller(recorder, "t2:step:enter", "t1:wrapper:enter", patience_s=2.0)
 
     def sleeps():
-        while now.now < 6.0:
-            time.sleep(0.001)
+        assert now.stopped.wait(LIMIT_S)
         holds.reach("step", "enter")
 
     join(start(holds, lambda: holds.reach("wrapper", "enter"), sleeps))
@@ -72,6 +70,48 @@ def test_threads_that_only_pass_by_do_not_keep_it_alive_for_ever(recorder, clock
 
     join(start(holds, waits, passes_by))
     assert "nobody came to it" in last(recorder)["reason"]
+
+
+def test_a_thread_that_has_not_run_since_its_hold_is_waited_for(
+    recorder, clock, monkeypatch
+) -> None:
+    now, used = clock(busy=True), [0.0]
+
+    def cpu_s(tid):
+        if now.until > 1000:  # asked for first when the hold is passed
+            now.until = now.now + 0.1  # the head start is over, the longest is not
+        return used[0]
+
+    monkeypatch.setattr(controller_module, "thread_cpu_s", cpu_s)
+    holds = controller(recorder, "t1:step:enter", "t2:step:enter")
+    go, order = threading.Event(), []
+
+    def kept_from_running():
+        holds.reach("step", "enter")
+        assert go.wait(LIMIT_S)
+
+    def follows():
+        holds.reach("step", "enter")
+        order.append("t2")
+        go.set()
+
+    threads = start(holds, kept_from_running, follows)
+    assert now.stopped.wait(LIMIT_S)
+    looked = now.looks
+    while now.looks < looked + 20:
+        assert not order
+    used[0] = 1.0
+    join(threads)
+    assert last(recorder)["state"] == "done"
+
+
+def test_the_cpu_time_of_a_thread_is_seen() -> None:
+    tid = threading.get_native_id()
+    before = thread_cpu_s(tid)
+    assert before is not None
+    while thread_cpu_s(tid) < before + 0.05:
+        pass
+    assert thread_cpu_s(0) is None
 
 
 def test_the_cpu_time_of_processes_below_is_seen() -> None:

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
+from harness.child.schedule import delays
 from harness.child.schedule.make import make_scheduler
 from harness.child.schedule.priorities import Priorities
 
-from .real_threads import join, last, start
+from .real_threads import LIMIT_S, join, last, start
 
 
 def test_the_higher_priority_goes_first_and_a_blocked_one_is_passed_by(recorder) -> None:
@@ -17,10 +19,10 @@ def test_the_higher_priority_goes_first_and_a_blocked_one_is_passed_by(recorder)
 
         def body(me, them, pct=pct, together=together, other=other):
             pct.reach("phase", "enter")
-            together.wait(20)
+            together.wait(LIMIT_S)
             pct.reach("step", "enter")
             other[me].set()
-            assert other[them].wait(20)
+            assert other[them].wait(LIMIT_S)
 
         join(start(pct, lambda body=body: body(1, 2), lambda body=body: body(2, 1)))
         pct.conclude()
@@ -30,7 +32,8 @@ def test_the_higher_priority_goes_first_and_a_blocked_one_is_passed_by(recorder)
 
 def test_priorities_order_threads_the_same_way_for_a_seed(recorder) -> None:
     def first_of(seed):
-        pct = Priorities(recorder, seed=seed, threads=2, points=10, depth=1, quiet_s=60.0)
+        numbers = {"threads": 2, "points": 10, "depth": 1}
+        pct = Priorities(recorder, seed=seed, **numbers, quiet_s=1000.0, longest_s=1000.0)
         order, here = [], threading.Barrier(2)
 
         def body(name, turn):
@@ -38,7 +41,7 @@ def test_priorities_order_threads_the_same_way_for_a_seed(recorder) -> None:
                 time.sleep(0.001)  # the order of first arrivals is the program's, not chance's
             with pct._condition:
                 pct._count(threading.get_native_id())
-            here.wait(20)
+            here.wait(LIMIT_S)
             pct._went_on.clear()
             pct.reach("step", "enter")
             order.append(name)
@@ -67,7 +70,8 @@ def test_a_change_point_puts_the_thread_that_makes_it_last(recorder) -> None:
 
 def test_delays_are_the_same_for_a_seed_and_never_in_a_guard(recorder, monkeypatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    # Not time's own: threads that other tests left behind may sleep as well.
+    monkeypatch.setattr(delays, "time", SimpleNamespace(sleep=slept.append))
     runs = []
     for _ in range(2):
         slept.clear()

@@ -1,5 +1,6 @@
 """Schedules in real processes, from search to replay."""
 
+import functools
 import json
 import sys
 from dataclasses import dataclass
@@ -42,12 +43,13 @@ class Unwatched(Launch):
         }
 
 
-def launch(schedule, folder, slot):
+def launch(schedule, folder, slot, patience_s=100.0):
+    program = str(HERE / "racing_program.py")
     return Unwatched(
-        command=(sys.executable, str(HERE / "racing_program.py"), json.dumps(schedule.for_child())),
+        command=(sys.executable, program, json.dumps(schedule.for_child()), str(patience_s)),
         folder=folder,
         watch=WatchSettings(),
-        timeout_s=60.0,
+        timeout_s=150.0,
         log=folder / "child.log",
     )
 
@@ -85,7 +87,8 @@ def test_what_was_found_says_which_holds_force_it(runner, tmp_path) -> None:
     assert again.signature == outcome.signature
 
 
-def test_a_hold_that_nobody_comes_to_is_not_reached(runner) -> None:
+def test_a_hold_that_nobody_comes_to_is_not_reached(tmp_path) -> None:
+    runner = ProcessRunner(tmp_path, functools.partial(launch, patience_s=2.0))
     outcome = runner.run(parse_plan(["A:step:enter", "B:wrapper:enter"]), 0)
     assert outcome.kind == "not reached"
     assert "A:step:enter was not reached" in outcome.headline

@@ -143,7 +143,7 @@ def test_jobs_run_side_by_side_each_in_its_own_slot() -> None:
 
     class Meeting(Program):
         def outcome(self, schedule, number):
-            meet.wait(20)  # breaks unless three runs are going on
+            meet.wait(60)  # breaks unless three runs are going on
             return super().outcome(schedule, number)
 
     program = Meeting()
@@ -190,15 +190,17 @@ def test_a_search_that_is_killed_loses_no_run(tmp_path) -> None:
 
 def test_ctrl_c_keeps_what_was_found_and_stops_what_runs(tmp_path) -> None:
     path = tmp_path / RESULTS
-    ended = threading.Event()
+    began, ended = threading.Event(), threading.Event()
 
     class Long(Program):
         def outcome(self, schedule, number):
             if schedule == CLEAN:
+                began.set()
                 while not self.stopped:
                     threading.Event().wait(0.01)
                 ended.set()
                 raise Stopped
+            assert began.wait(60)  # one that has not begun by then never does
             return super().outcome(schedule, number)
 
     def interrupt(result):

@@ -31,7 +31,7 @@ def one_round(folder, plan, compiled):
 
     folder.mkdir()
     recorder = Recorder(str(folder))
-    scheduler = Controller(recorder, plan.holds, patience_s=20.0, apart=plan.apart)
+    scheduler = Controller(recorder, plan.holds, patience_s=1000.0, apart=plan.apart)
     errors = []
 
     def traced(x):

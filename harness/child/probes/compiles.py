@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from .. import caches, codes, context, following, gpus, nesting, owners, torch_code, unseen
+from .. import caches, codes, context, following, gpus, lookups, nesting, owners, torch_code, unseen
 from .. import torch_symbols as symbols
 from ..detail import Detail
 from ..errors import in_words
@@ -162,6 +162,8 @@ class _Compiles:
         }
         if guarded is not None:
             data["entry"] = caches.describe_entry(guarded.guard_manager, begun.compile_id)
+            waiting = self._waiting(begun.code, begun.described, begun.compile_id)
+            data |= {"waiting": waiting} if waiting else {}
         elif error is not None:
             data["error"] = in_words(error)
             data["limit_hit"] = torch_code.is_limit_hit(error)
@@ -170,6 +172,14 @@ class _Compiles:
                 :_MAX_ERROR
             ]
         self._recorder.emit("dynamo_compile", data, edge="exit", compile_id=begun.compile_id)
+
+    def _waiting(self, code: CodeType, described: dict[str, Any], compile_id: str) -> list[int]:
+        """Which calls may meet the entry that the calling thread is about to add."""
+        found = lookups.of(self._recorder)
+        if found is None:
+            return []
+        found.compiled(code, described, compile_id)
+        return found.waiting(described)
 
     def _record_outcome(self, begun: _Begun, result: Any, error: BaseException | None) -> None:
         if begun.described is not None:

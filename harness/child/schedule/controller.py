@@ -10,7 +10,7 @@ from typing import Any
 
 from ..recorder import Recorder
 from .base import NEVER_HELD, BaseScheduler
-from .helpers import helpers_cpu_s
+from .helpers import helpers_cpu_s, thread_cpu_s
 from .order import COMPILER, Hold, Order
 
 _TICK_S = 0.02
@@ -24,6 +24,10 @@ _BRACKETS = COMPILER | {"block_mask", "dense_attention"}
 #: A thread that has passed a hold gets so long to go on from there before another one passes the
 #: next: what it does right behind the hold, reading a flag, say, is what it was sent for.
 _HEAD_START_S = 0.01
+#: On a busy machine it may not run meanwhile: it gets so much CPU time as well,
+_HEAD_START_CPU_S = 0.002
+#: and so long for that at most, since it may sleep.
+_LONGEST_START_S = 0.25
 
 
 class Controller(BaseScheduler):
@@ -57,6 +61,7 @@ class Controller(BaseScheduler):
         #: The thread that passed a hold, at the time ``_passed``, and has not gone on from it.
         self._leaving: int | None = None
         self._passed = 0.0
+        self._passed_cpu: float | None = None
         self._arrived = time.monotonic()
         self._mark = (self._arrived, time.process_time())
         self._helpers: float | None = None
@@ -122,6 +127,7 @@ class Controller(BaseScheduler):
         following = holds[number + 1 : number + 2]
         if following and following[0].thread != holds[number].thread:
             self._leaving, self._passed = self._recorder.local.tid, time.monotonic()
+            self._passed_cpu = thread_cpu_s(self._leaving)
         else:
             self._go_on()
 
@@ -170,7 +176,7 @@ class Controller(BaseScheduler):
         if self._apart:
             late = since_s >= _LONGEST * self._patience_s or self._is_idle()
         else:
-            late = since_s >= _HEAD_START_S
+            late = since_s >= _HEAD_START_S and self._has_gone_on(tid, since_s)
         ended = self._labels.has_ended(tid)
         if not (stuck or late or ended):
             return
@@ -185,6 +191,13 @@ class Controller(BaseScheduler):
                 f"{following} comes once the thread of {passed} is out of what it is inside of; "
                 f"it {why}",
             )
+
+    def _has_gone_on(self, tid: int, since_s: float) -> bool:
+        """Whether the thread that passed the last hold has run since, or will not soon."""
+        if since_s >= _LONGEST_START_S or tid in self.blocked:
+            return True
+        used, before = thread_cpu_s(tid), self._passed_cpu
+        return used is None or before is None or used - before >= _HEAD_START_CPU_S
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""CPU time of the processes below this one: inductor compiles in workers and its parent sleeps."""
+"""CPU time of a thread, and of the processes below this one: inductor compiles in workers."""
 
 import os
 
@@ -25,6 +25,19 @@ def helpers_cpu_s() -> float | None:
     own = os.getpid()
     below = [cpu for pid, (_, cpu) in parents.items() if _descends(pid, own, parents)]
     return sum(below) if below else None
+
+
+def thread_cpu_s(tid: int) -> float | None:
+    """CPU seconds used so far by a thread of this process; None where the kernel does not tell.
+
+    The first number of ``schedstat`` (Linux, Documentation/scheduler/sched-stats.rst).
+    """
+    try:
+        with open(f"/proc/self/task/{tid}/schedstat", encoding="ascii") as file:  # noqa: PTH123
+            used_ns = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return used_ns / 1e9 or None  # all zero where the kernel keeps no such account
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, tuple[int, float]]) -> bool:
