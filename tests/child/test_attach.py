@@ -215,9 +215,10 @@ def _python(version: str) -> str:
 def test_a_fatal_signal_leaves_the_stacks_of_all_threads(run, run_folder) -> None:
     program = """
         import ctypes, threading
-        held = threading.Event()
-        def bystander(): held.wait()
+        inside, held = threading.Event(), threading.Event()
+        def bystander(): inside.set(); held.wait()
         threading.Thread(target=bystander, daemon=True).start()
+        inside.wait()  # start() returns before that function is entered
         def broken(): ctypes.string_at(0)
         broken()
     """

@@ -25,7 +25,7 @@ def compiling_elsewhere():
 
     def backend(graph, inputs):
         inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return graph.forward
 
     compiled = torch.compile(lambda x: x.sin() + 3, backend=backend, dynamic=False)
@@ -36,7 +36,7 @@ def compiling_elsewhere():
         thread.join()
 
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     yield leave
     leave()
 

@@ -1,8 +1,10 @@
 """An exception that came where none may pass is raised again in the program's next function."""
 
+import gc
 import random
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -58,6 +60,49 @@ def test_not_in_random_which_dynamo_calls_around_a_compile():
     with pytest.raises(SystemExit):
         program()
     assert reached == ["after random"]
+
+
+def test_not_in_what_python_calls_as_objects_die():
+    """What that raises is printed and forgotten; a collection can come at any allocation."""
+    seen: set[str] = set()
+
+    class Dies:
+        def __init__(self) -> None:
+            self.generator = self.generate()
+            next(self.generator)
+            weakref.finalize(self, note, "finalizer")
+
+        def generate(self) -> Iterator[None]:  # keeps the object, so that it takes a collection
+            try:
+                yield
+            finally:
+                seen.add("generator")
+
+        def __del__(self) -> None:
+            note("__del__")
+
+    def note(what: str) -> None:
+        seen.add(what)
+
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        note(phase)
+
+    def program() -> None:
+        dies = Dies()
+        barred(SystemExit(7))
+        del dies
+        gc.collect()
+        seen.add("after it")
+        entered()
+
+    gc.callbacks.append(collecting)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            program()
+    finally:
+        gc.callbacks.remove(collecting)
+    assert caught.traceback[-2].name == "entered"
+    assert seen == {"start", "finalizer", "generator", "__del__", "stop", "after it"}
 
 
 def test_while_another_exception_is_being_handled():

@@ -167,7 +167,7 @@ def test_watches_nest_and_each_has_its_own_beginning(make, in_threads):
         with torch.no_grad():
             first(x)
             second(x)
-        in_threads(first, x)
+        in_threads(first, x, threads=1)  # two compile once or twice, as it comes
         with harness.watching() as inner:
             in_threads(second, x)
         places_inside = everything()["COMPILE"]
@@ -178,7 +178,7 @@ def test_watches_nest_and_each_has_its_own_beginning(make, in_threads):
     assert names[1] in inner.diagnosis.headline
     assert names[0] not in inner.diagnosis.headline
     assert names[0] in outer.diagnosis.headline
-    assert outer.diagnosis.counts.compiles == inner.diagnosis.counts.compiles + 4
+    assert outer.diagnosis.counts.compiles == inner.diagnosis.counts.compiles + 3
     assert not [gap for gap in inner.diagnosis.not_watched if gap.decisive]
 
 
@@ -261,14 +261,14 @@ def test_nothing_is_kept_without_a_folder_and_all_with_one(make, tmp_path):
 def test_a_forked_process_is_not_watched(make):
     before = everything()
     with harness.watching() as run:
-        read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            told = inside._session is None and everything() == before
-            os.write(write, b"y" if told else b"n")
-            os._exit(0)
-        os.waitpid(pid, 0)
-        assert os.read(read, 1) == b"y"
+            told = False
+            try:
+                told = inside._session is None and everything() == before
+            finally:  # no second pytest goes on from here
+                os._exit(0 if told else 1)
+        assert os.waitpid(pid, 0) == (pid, 0)
         make()(torch.ones(1))
     assert run.verdict == "clean", run.report()
     assert run.diagnosis.counts.compiles == 1
@@ -284,16 +284,18 @@ def test_an_error_of_an_earlier_cell_is_not_the_blocks(monkeypatch):
     assert run.diagnosis.errors == ()
 
 
-def test_somebody_elses_replacement_stays_and_is_told(monkeypatch):
+def test_somebody_elses_replacement_stays_and_is_told():
     lock = symbols.COMPILE_LOCK.get()
     run = harness.watching()
     run.__enter__()
     theirs = object()
     symbols.COMPILE_LOCK.replace(theirs)
-    with pytest.warns(RuntimeWarning, match="compile_lock was replaced by somebody else"):
-        run.__exit__(None, None, None)
-    assert symbols.COMPILE_LOCK.get() is theirs
-    symbols.COMPILE_LOCK.replace(lock)
+    try:
+        with pytest.warns(RuntimeWarning, match="compile_lock was replaced by somebody else"):
+            run.__exit__(None, None, None)
+        assert symbols.COMPILE_LOCK.get() is theirs
+    finally:  # every later compile of this process takes it
+        symbols.COMPILE_LOCK.replace(lock)
 
 
 def test_under_the_watch_from_outside_both_see_it(tmp_path):

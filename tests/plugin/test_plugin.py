@@ -1,9 +1,11 @@
 """The pytest plugin, on suites of its own."""
 
+import itertools
 import subprocess
 import sys
 
 import pytest
+import torch
 
 pytest_plugins = ["pytester"]
 
@@ -11,13 +13,13 @@ pytest_plugins = ["pytester"]
 @pytest.fixture(autouse=True, scope="module")
 def everything_is_imported():
     """What a suite in this process imports is forgotten, and torch bears no second import."""
-    import torch
     from torch.nn.attention import flex_attention  # noqa: F401
 
     import harness.pytest_check
 
     with harness.watching(), torch.no_grad():
-        torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(1))
+        # With sizes that vary: for them torch imports more of sympy.
+        torch.compile(lambda x: x.sin(), backend="eager", dynamic=True)(torch.ones(3))
 
 
 BEGIN = """
@@ -27,11 +29,27 @@ import pytest, torch, harness
 numbers = itertools.count()
 
 def compiled(body="(x * 2).sin()"):
-    # Dynamo remembers by file, line and name which sizes vary.
-    name, space = f"f{next(numbers)}", {"torch": torch}
+    name, space = f"suite_{SUITE}_f{next(numbers)}", {"torch": torch}
     exec(f"def {name}(x): return {body}", space)
     return torch.compile(space[name], backend="eager")
 """
+_suites = itertools.count()
+
+
+@pytest.fixture
+def suite(pytester):
+    """Write a suite that compiles functions of its own.
+
+    Dynamo remembers by file, line and name which sizes vary, and a suite in this process is not the
+    first one. Nor are its threads: a new one gets the number of threads that any has set last.
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+    def write(text):
+        pytester.makepyfile(BEGIN.replace("{SUITE}", str(next(_suites))) + text)
+
+    return write
+
 
 CHECKED = """
 def test_clean():
@@ -92,8 +110,8 @@ def test_expects_an_error():
 """
 
 
-def test_a_checked_suite(pytester, tmp_path):
-    pytester.makepyfile(BEGIN + CHECKED)
+def test_a_checked_suite(pytester, suite, tmp_path):
+    suite(CHECKED)
     result = pytester.runpytest_inprocess(
         "--compile-race-check", f"--compile-race-out={tmp_path / 'kept'}", "--strict-markers", "-rf"
     )
@@ -127,10 +145,9 @@ def test_a_checked_suite(pytester, tmp_path):
     assert len(list((tmp_path / "kept").glob("*/report.json"))) == 11
 
 
-def test_a_test_that_fails_by_itself_says_what_it_leaves_behind(pytester):
-    pytester.makepyfile(
-        BEGIN
-        + """
+def test_a_test_that_fails_by_itself_says_what_it_leaves_behind(pytester, suite):
+    suite(
+        """
 def test_fails_and_leaves_a_config(request):
     patch = torch._dynamo.config.patch(recompile_limit=78)
     patch.__enter__()
@@ -157,8 +174,8 @@ def test_a_watch_that_cannot_begin_says_why(pytester, tmp_path):
     assert "has not ended yet" not in result.stdout.str()
 
 
-def test_without_the_option_nothing_is_watched(pytester):
-    pytester.makepyfile(BEGIN + CHECKED.replace("own failure", "own"))
+def test_without_the_option_nothing_is_watched(pytester, suite):
+    suite(CHECKED.replace("own failure", "own"))
     result = pytester.runpytest_inprocess("-k", "not by_itself")
     result.assert_outcomes(passed=9, skipped=1, deselected=1)
 
@@ -211,8 +228,8 @@ def test_all_skip():
 """
 
 
-def test_bodies_run_in_threads(pytester):
-    pytester.makepyfile(BEGIN + MARKED)
+def test_bodies_run_in_threads(pytester, suite):
+    suite(MARKED)
     result = pytester.runpytest_inprocess("--strict-markers", "-rf")
     result.assert_outcomes(passed=3, failed=3, skipped=1)
     text = result.stdout.str()
@@ -263,8 +280,8 @@ def test_only_plain_functions_run_in_threads(pytester):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_under_xdist_the_same_tests_fail(pytester):
-    pytester.makepyfile(BEGIN + MARKED)
+def test_under_xdist_the_same_tests_fail(pytester, suite):
+    suite(MARKED)
     # One worker of xdist's, since each imports torch anew.
     result = pytester.runpytest_subprocess("-n", "1", "-k", "a_cause", "--strict-markers")
     result.assert_outcomes(passed=1, failed=2)

@@ -29,18 +29,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     torch.empty(1)
 
-def inside(thread, function, file, seconds=30):
-    '''Wait until `thread` has `function` of `file` on its stack.'''
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        frame = sys._current_frames().get(thread.ident)
-        while frame is not None:
-            code = frame.f_code
-            if code.co_name == function and code.co_filename.endswith(file):
-                return
-            frame = frame.f_back
-        time.sleep(0.005)
-    raise TimeoutError(function)
+def wait_for(event):
+    '''Wait, and end a hang: what comes next would not show what it is to show.'''
+    if not event.wait(120):
+        raise TimeoutError("nobody came")
 
 def run(function, *args, name):
     thread = threading.Thread(target=function, args=args, name=name)

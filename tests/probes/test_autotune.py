@@ -33,7 +33,7 @@ class Gate:
     def __call__(self, configs, named_args, **kwargs):
         if threading.current_thread().name == self.kept:
             self.inside.set()
-            assert self.open.wait(30)
+            assert self.open.wait(60)
         return configs
 
 
@@ -90,7 +90,7 @@ def test_a_call_that_loses_its_arguments_names_who_called(probed, warm):
         kernel[1](None, 1)
     gate.kept = "tunes"
     thread, errors = start("tunes", lambda: kernel[1](None, 2))
-    assert gate.inside.wait(30)
+    assert gate.inside.wait(60)
     kernel[1](None, 1)
     gate.open.set()
     thread.join()
@@ -109,7 +109,7 @@ def test_another_calls_arguments_in_their_place_are_told_apart(probed):
     def bench(call, quantiles):
         if threading.current_thread() is threading.main_thread():
             threads.append(start("other", lambda: kernel[1](None, 2))[0])
-            assert gate.inside.wait(30)
+            assert gate.inside.wait(60)
         raise ValueError("no such config")
 
     kernel = made(gate, bench)

@@ -84,7 +84,7 @@ def test_autograds_own_thread_works_for_whoever_is_in_a_backward_call():
         done.set()
 
     _thread.start_new_thread(ask, ())  # like a thread of C++, it has no Thread object
-    assert done.wait(10)
+    assert done.wait(60)
     assert asked == {"alone": [], "callers": [7, 8], "nested": [7]}
     tid = threading.get_native_id()
     assert probe._on_behalf_of(tid, {7: 1, tid: 1}) == [tid]

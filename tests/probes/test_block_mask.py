@@ -22,14 +22,14 @@ compiling, done = threading.Event(), threading.Event()
 
 def backend(graph, inputs):
     compiling.set()
-    done.wait(30)
+    wait_for(done)
     return graph.forward
 
 compiler = threading.Thread(
     target=torch.compile(lambda x: x.sin(), backend=backend), args=(torch.ones(2),), name="compiler"
 )
 compiler.start()
-compiling.wait(30)
+wait_for(compiling)
 
 def tried():
     try:

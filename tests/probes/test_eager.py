@@ -131,22 +131,22 @@ def victim():
     for _ in range(20):
         fast(xs[0])
     ready.set()
-    set_.wait(60)
+    wait_for(set_)
     for _ in range(3):
         fast(xs[0])
     called.set()
-    back.wait(60)
+    wait_for(back)
     for _ in range(20):
         fast(xs[0])
 
 thread = threading.Thread(target=victim, name="victim")
 thread.start()
-ready.wait(60)
+wait_for(ready)
 
 def setter():
     with torch.compiler.set_stance("force_eager"):
         set_.set()
-        called.wait(60)
+        wait_for(called)
     back.set()
 
 run(setter, name="setter")

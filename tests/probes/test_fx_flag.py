@@ -13,12 +13,12 @@ tracing, done = threading.Event(), threading.Event()
 class Held(torch.nn.Module):
     def forward(self, x):
         tracing.set()
-        done.wait(30)
+        wait_for(done)
         return x + 1
 
 thread = threading.Thread(target=torch.fx.symbolic_trace, args=(Held(),), name="tracer")
 thread.start()
-tracing.wait(30)
+wait_for(tracing)
 for eager in (False, True):
     torch._dynamo.config.error_on_nested_fx_trace = not eager
     for _ in range(20):
@@ -52,7 +52,7 @@ class HeldToTheEnd(torch.nn.Module):
 
 args = (HeldToTheEnd(),)
 threading.Thread(target=torch.fx.symbolic_trace, args=args, name="held", daemon=True).start()
-started.wait(30)
+wait_for(started)
 """
 
 

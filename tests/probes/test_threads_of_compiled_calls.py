@@ -9,18 +9,21 @@ from harness.child.attach import PROBES
 from harness.events import schema
 
 PROGRAM = """
+from pathlib import Path
 from torch._dynamo.backends.debugging import aot_eager
 
-def slow_aot_eager(graph, inputs):
-    # Whoever compiles in a thread waits until the other thread stands at the compile lock.
-    me = threading.current_thread().name
-    if me in threads and not held:
-        held.append(me)
-        (other,) = (thread for name, thread in threads.items() if name != me)
-        inside(other, "_wait", "probes/lock.py")
-    return aot_eager(graph, inputs)
+compiling = threading.Event()
 
-held, threads = [], {}
+def slow_aot_eager(graph, inputs):
+    # The one compiles until the other has said that it stands at the compile lock.
+    if threading.current_thread().name == "drafter-0":
+        compiling.set()
+        end = time.monotonic() + 120
+        while b'"lock_wait"' not in Path(__file__).with_name("events.jsonl").read_bytes():
+            if time.monotonic() > end:
+                raise TimeoutError("nobody waits for the lock")
+            time.sleep(0.005)
+    return aot_eager(graph, inputs)
 
 @torch.compile(backend=slow_aot_eager, dynamic=True)
 def block(x, w):
@@ -29,19 +32,23 @@ def block(x, w):
 with torch.no_grad():
     for size in (8, 16):
         block(torch.randn(size, 4), torch.randn(4, 4))
-gate = threading.Barrier(2)
+gate, turn = threading.Barrier(2, timeout=120), threading.Lock()
 
 def train():
     w = torch.randn(4, 4, requires_grad=True)
-    gate.wait()
+    if threading.current_thread().name == "drafter-1":
+        wait_for(compiling)
     for size in (24, 40):
-        block(torch.randn(size, 4), w).backward()
+        loss = block(torch.randn(size, 4), w)
+        gate.wait()  # a call, or a backward's compile, beside a compile is another subject
+        with turn:
+            loss.backward()
+        gate.wait()
 
-for name in ("drafter-0", "drafter-1"):
-    threads[name] = threading.Thread(target=train, name=name)
-for thread in threads.values():
+threads = [threading.Thread(target=train, name=name) for name in ("drafter-0", "drafter-1")]
+for thread in threads:
     thread.start()
-for thread in threads.values():
+for thread in threads:
     thread.join()
 
 def only_hits():
@@ -69,11 +76,13 @@ ready = threading.Event()
 waiting = threading.Thread(target=waits_first, name="waiting")
 waiting.start()
 ready.wait()
-for number in range(6):
-    run(calls_often, name=f"often-{number}")
+often = 0
+while often < 6 or len(idents) == often:  # until the system gives an ident again
+    run(calls_often, name=f"often-{often}")
+    often += 1
 compiled.set()
 waiting.join()
-print(len(idents))
+print(often)
 """
 
 DRAFTERS = ("drafter-0", "drafter-1")
@@ -116,8 +125,9 @@ def test_a_thread_that_only_hits_the_cache_is_seen_and_nothing_else_is(watched):
 
 
 def test_threads_that_come_late_in_an_epoch_are_seen_whatever_they_did_before(watched):
-    assert int(watched.out) < 6  # the system gave an ident again
-    for name in ("waiting", *(f"often-{number}" for number in range(6))):
+    often = int(watched.out)
+    assert often >= 6
+    for name in ("waiting", *(f"often-{number}" for number in range(often))):
         (call,) = watched.of(schema.Wrapper, name)
         assert call.data.first
 
@@ -160,8 +170,7 @@ def test_the_first_compile_has_no_reason_and_found_no_entry(watched):
 
 def test_the_thread_behind_the_lock_says_whom_it_waited_for(watched):
     owner, waiter = DRAFTERS
-    if watched.of(schema.LockWait, owner):
-        owner, waiter = waiter, owner
+    assert watched.of(schema.LockWait, owner) == []
     enter, end = watched.of(schema.LockWait, waiter)
     assert (enter.edge, end.edge) == ("enter", "exit")
     (compiled, _) = watched.of(schema.Compile, owner)
