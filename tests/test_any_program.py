@@ -255,4 +255,5 @@ def test_children_are_recorded_and_ranks_named() -> None:
     assert "(rank 0)" in shown
     assert "(rank 1)" in shown
     headers = [json.loads(path.read_text().splitlines()[0]) for path in event_files(run_folder())]
-    assert [header["data"]["rank"] for header in headers] == ["", "0", "1"]
+    # Processes' recordings are in the order of their numbers, which begin anew now and then.
+    assert sorted(header["data"]["rank"] for header in headers) == ["", "0", "1"]

@@ -65,9 +65,9 @@ def test_arguments_are_the_processs_unless_they_are_given(monkeypatch) -> None:
     assert main(("a",)) == 1
 
 
-def start(*words: str) -> subprocess.Popen[bytes]:
+def start(*words: str, out: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", *words], cwd=ROOT, stdout=out, stderr=subprocess.PIPE
     )
 
 
@@ -83,12 +83,15 @@ def test_a_report_is_interrupted_without_a_traceback(tmp_path) -> None:
 
 
 def test_an_explanation_is_interrupted_without_a_traceback() -> None:
-    process = start("harness.explain", "--list", "--json")
-    assert process.stdout is not None
+    reader, writer = os.pipe()
     # With so small a pipe the command is in the middle of printing once something has come.
-    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-    assert process.stdout.read(1) == b"["
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = start("harness.explain", "--list", "--json", out=writer)
+    os.close(writer)
+    assert os.read(reader, 1) == b"["
     process.send_signal(signal.SIGINT)
+    with os.fdopen(reader, "rb") as rest:
+        rest.read()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"")
 
@@ -106,4 +109,7 @@ def test_an_examination_is_interrupted_without_a_table(tmp_path) -> None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out) == (130, b"")
+    # Said where the self-test, in the middle of importing torch, takes long to end.
+    waits = b"interrupted: the program has 30 s to end by itself; Ctrl-C again ends it now\n"
+    assert err in {b"", waits}

@@ -15,6 +15,8 @@ from harness.events.files import event_files, events_of, segments
 # A tree that waits for something uses a few milliseconds a second for timers and heartbeats.
 _IDLE_SHARE = 0.05
 _POLL_S = 0.05
+# Nothing survives SIGKILL; on a busy machine it takes its time all the same.
+_KILL_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,14 @@ def end_leftovers(mark: str, grace_s: float = 2.0) -> int:
     left = still_alive(marked(mark), grace_s)
     if not left:
         return 0
-    for end in (psutil.Process.terminate, psutil.Process.kill):
+    ways = ((psutil.Process.terminate, grace_s), (psutil.Process.kill, _KILL_GRACE_S))
+    for end, wait_s in ways:
         # Looked for again: something may have been started in the meantime.
         alive = marked(mark)
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 end(process)
-        if not still_alive(alive, grace_s):
+        if not still_alive(alive, wait_s):
             break
     return len(left)
 

@@ -194,10 +194,14 @@ def run_all(expectation: Expectation, options, outcomes: list[Outcome]) -> None:
     """
     commands = Commands()
     pool = ThreadPoolExecutor(options.j)
+
+    def run() -> None:
+        # Here, not where results are waited for: those that had ended are kept.
+        outcomes.append(run_once(expectation, commands))
+
     try:
-        futures = [pool.submit(run_once, expectation, commands) for _ in range(options.runs)]
-        for future in as_completed(futures):
-            outcomes.append(future.result())  # noqa: PERF401 - those so far are kept
+        for future in as_completed([pool.submit(run) for _ in range(options.runs)]):
+            future.result()
     finally:
         commands.end()
         pool.shutdown(cancel_futures=True)

@@ -88,9 +88,14 @@ def test_a_layout_is_measured_and_written(roles, monkeypatch, tmp_path, capsys):
     assert figures["compiles"] > figures["compiles_after_warmup"] == 0
     assert list(figures["threads"]) == ["target-0", "target-1", "drafter-0", "drafter-1"]
     for thread, of in figures["threads"].items():
-        awaited = {"room"} if thread.startswith("target") else {"batch", "drafters"}
-        assert set(of["waits"]) == awaited
-        assert 0 < sum(of["waits"].values()) < 1
+        if thread.startswith("target"):
+            # Three steps can pass while it makes a batch, or before it wakes.
+            assert set(of["waits"]) == {"room"}
+            assert 0 <= of["waits"]["room"] <= 1
+        else:
+            assert set(of["waits"]) == {"batch", "drafters"}
+            assert min(of["waits"].values()) > 0
+            assert sum(of["waits"].values()) < 1
         assert of["device"] == "cpu"
     assert "GPU idle: not measured, on a CPU" in capsys.readouterr().out
 

@@ -78,8 +78,8 @@ def test_what_cannot_be_parsed_tells_nothing(text, tmp_path):
     assert held_in(str(file), 1, "f") == ()
 
 
-def test_two_threads_in_a_ring_are_seen_with_what_they_hold(supervised):
-    ended, _ = supervised(
+def test_two_threads_in_a_ring_are_seen_with_what_they_hold(supervised_from_up):
+    ended = supervised_from_up(
         """
         import threading
         weights, optimizer = threading.Lock(), threading.Lock()
@@ -96,8 +96,10 @@ def test_two_threads_in_a_ring_are_seen_with_what_they_hold(supervised):
                     pass
         for function in (saver, trainer):
             threading.Thread(target=function, name=function.__name__).start()
+        print("up", flush=True)
         """,
-        timeout_s=4.0,
+        at_rest=True,
+        timeout_s=1.0,
     )
     found = {wait.thread: (wait.what, wait.holds) for wait in ended.waits}
     assert found["saver"] == ("`optimizer`", ("weights",))

@@ -1,9 +1,11 @@
 """What is shown while a program runs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from harness.supervise import progress as progress_module
 from harness.supervise.progress import Counters, Growing, Progress
 
 
@@ -89,9 +91,12 @@ def test_on_a_terminal_one_line_is_rewritten_and_removed(tmp_path, capfd, monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     (tmp_path / "events.jsonl").write_bytes(event("phase", "enter", name="train"))
+    seconds = iter([1000.0, 1083.5])
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr(progress_module, "time", clock)
     with Progress("harness.run", tmp_path, log=None, quiet=False) as progress:
         progress.tick()
     out, err = capfd.readouterr()
     assert out == ""
-    assert "harness.run 00:00 · train · 0 threads started" in err
+    assert "harness.run 01:23 · train · 0 threads started" in err
     assert err.rstrip().endswith("\x1b[2K")

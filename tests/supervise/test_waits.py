@@ -38,11 +38,12 @@ def start(function): threading.Thread(target=function, name=function.__name__, d
 """
 
 
-def test_each_kind_of_wait_is_told_from_the_stacks_at_the_deadline(supervised):
+def test_each_kind_of_wait_is_told_from_the_stacks_at_the_deadline(supervised_from_up):
     text = SETTING
     for number, statement in enumerate(WAITS):
         text += f"def waits_{number}():\n    {statement}\nstart(waits_{number})\n"
-    ended, _ = supervised(text + "guard.acquire()\n", timeout_s=5.0)
+    text += "print('up', flush=True)\nguard.acquire()\n"
+    ended = supervised_from_up(text, at_rest=True, timeout_s=2.0)
     assert ended.idle_at_deadline
     found = {wait.thread: wait for wait in ended.waits}
     told = {
@@ -62,27 +63,29 @@ def test_each_kind_of_wait_is_told_from_the_stacks_at_the_deadline(supervised):
     assert '"waits_3"' in ended.stacks
 
 
-def test_a_thread_that_computes_waits_for_nothing(supervised):
+def test_a_thread_that_computes_waits_for_nothing(supervised_from_up):
     text = """
         import threading
         def spin():
             while True: pass
         threading.Thread(target=spin, name="spinner").start()
+        print("up", flush=True)
     """
-    ended, _ = supervised(text, timeout_s=2.5)
+    ended = supervised_from_up(text, timeout_s=2.0)
     assert ended.idle_at_deadline is False
     assert "spinner" not in {wait.thread for wait in ended.waits}
     assert "spinner" in ended.stacks
 
 
-def test_hundreds_of_threads_are_all_there(supervised):
+def test_hundreds_of_threads_are_all_there(supervised_from_up):
     text = """
         import threading
         lock = threading.Lock(); lock.acquire()
         def one_of_many(): lock.acquire()
         for n in range(400): threading.Thread(target=one_of_many, name=f"many-{n}").start()
+        print("up", flush=True)
     """
-    ended, _ = supervised(text, timeout_s=6.0)
+    ended = supervised_from_up(text, at_rest=True, timeout_s=1.0)
     waiting = {wait.thread for wait in ended.waits if wait.what == "`lock`"}
     assert waiting == {f"many-{n}" for n in range(400)}
 
