@@ -18,6 +18,7 @@ from harness.alerts import Alerts
 from harness.diagnosis.build import diagnose
 from harness.diagnosis.report import Finding, Report
 from harness.diagnosis.sharing import for_sharing
+from harness.diagnosis.warmed import late_compilers, warm_ups
 from harness.events.files import event_files
 from harness.events.schema import Event
 from harness.supervise.progress import Growing
@@ -47,7 +48,6 @@ ended a thread, and a later finding may account for it."""
 STOP_AFTER_S = 5.0
 """A program that is to be stopped runs on for so long, so that the report shows what it led to."""
 
-_COLD_START = "CR208"
 _FIRST_AFTER_WARMUP = "first compile after warm-up"
 _FIRST_COLD = "compile without a warm-up"
 _LOOK_S = 0.5
@@ -247,20 +247,8 @@ def _first_compiles(report: Report) -> dict[str, str]:
     Those of a cold start are counted among them (see ``Counts``), and there is no warm-up there: it
     is one as soon as another thread calls what has no entry, and CR208 once two have compiled it.
     """
-    marked = report.after_warmup is not None
-    cold = {
-        (finding.pid, seq)
-        for finding in report.findings
-        if finding.code == _COLD_START and not marked
-        for seq in finding.evidence
-    }
     found: dict[str, str] = {}
-    for code in report.coverage:
-        for thread in code.threads:
-            if thread.state == "uncovered" and thread.compiles:
-                is_cold = (not code.warmup and not marked) or any(
-                    (code.pid, seq) in cold for seq in thread.evidence
-                )
-                what = _FIRST_COLD if is_cold else _FIRST_AFTER_WARMUP
-                found.setdefault(what, f": `{code.code.name}` in `{thread.thread.name}`")
-    return found or {_FIRST_COLD if cold else _FIRST_AFTER_WARMUP: ""}
+    for code, thread, warmed in late_compilers(report):
+        what = _FIRST_AFTER_WARMUP if warmed else _FIRST_COLD
+        found.setdefault(what, f": `{code.code.name}` in `{thread.thread.name}`")
+    return found or {_FIRST_COLD if warm_ups(report) == {False} else _FIRST_AFTER_WARMUP: ""}

@@ -25,8 +25,12 @@ _NOISE = re.compile(r"^hasattr\(.*, '_dynamo_\w+'\) == False")
 # What differs between two compiles of the very same thing: addresses, and names that dynamo numbers
 # (``__builtins_dict___4``, ``..._c2`` after the compile that made them). Ids of guarded objects
 # stay: two variants that want two different objects are not the same thing compiled twice.
-# Each alternative begins with a character that is given, by which a long text is searched fast.
-_NUMBERED = re.compile(r"0x[0-9a-f]+|___\d+\b|_c\d+(?=['\"])")
+# Each is a mark and what follows it: a mark is found far faster than a pattern is.
+_NUMBERED = (
+    ("0x", re.compile(r"[0-9a-f]+")),
+    ("___", re.compile(r"\d+\b")),
+    ("_c", re.compile(r"\d+(?=['\"])")),
+)
 
 # Of a code object that callables share: which callable a compile was for.
 _shared: dict[tuple[int, str], int] = {}
@@ -54,13 +58,25 @@ def describe_entry(guard_manager: object, compile_id: object) -> dict[str, Any]:
 def _describe(guard_manager: object, compile_id: object) -> dict[str, Any]:
     text = str(guard_manager)
     # A tensor's or a dict's guards come in no fixed order.
-    normal = "\n".join(sorted(_NUMBERED.sub("", text).splitlines()))
+    normal = "\n".join(sorted(_without_numbers(text).splitlines()))
     return {
         "compile_id": str(compile_id),
         "digest": hashlib.sha1(normal.encode(), usedforsecurity=False).hexdigest(),
         "global_state": _global_state(text),
         "guards": _guard_lines(text),
     }
+
+
+def _without_numbers(text: str) -> str:
+    for mark, number in _NUMBERED:
+        # From the right, since of a longer row of underscores the last three belong to the number.
+        text, *pieces = text.rsplit(mark)
+        kept = [text]
+        for piece in pieces:
+            found = number.match(piece)
+            kept += (mark, piece) if found is None else (piece[found.end() :],)
+        text = "".join(kept)
+    return text
 
 
 def _global_state(text: str) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from harness.diagnosis.report import (
     Report,
     ThreadReport,
 )
+from harness.diagnosis.warmed import warm_ups
 from harness.events.ended import Ended
 from harness.events.memory import size
 from harness.phrases import count
@@ -88,13 +89,21 @@ def counts(report: Report) -> list[Count]:
             counted(found.thread_errors, "error", ""),
         ]
     return [
-        counted(found.compiles_after_warmup, "compile", " after warm-up"),
+        counted(found.compiles_after_warmup, "compile", f" {_late(report)}"),
         counted(found.compiles, "compile", " in all"),
         counted(found.threads_with_compiled_calls, "thread", f"{of} called compiled code"),
         counted(found.threads_with_backward, "thread", f"{of} called backward"),
         counted(found.fallbacks, "call", f"{least} of dense attention outside a compiled frame"),
         counted(found.thread_errors, "error", " ended a thread, a future's call or the program"),
     ]
+
+
+def _late(report: Report) -> str:
+    """What the compiles that are counted as after a warm-up were, where there may be none."""
+    seen = warm_ups(report)
+    if False not in seen:
+        return "after warm-up"
+    return "after or without a warm-up" if True in seen else "without a warm-up"
 
 
 def ending(ended: Ended | None) -> list[str]:

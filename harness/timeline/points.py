@@ -24,9 +24,8 @@ from harness.timeline.timeline import Timeline
 
 MeetingT = TypeVar("MeetingT", bound=MeetingSpan)
 
-_MAX_RESETS = 4096
-_MAX_TUNINGS = 4096
-"""So many are kept, the first ones; the recorder has thinned them out already."""
+_MAX_MEETINGS = 4096
+"""So many of a kind are kept, the first ones; the recorder has thinned them out already."""
 
 
 class Points:
@@ -56,50 +55,48 @@ class Points:
 
     def reset(self, event: schema.Reset) -> None:
         """Dynamo began to be reset, or had been."""
-        data, resets = event.data, self._timeline.resets
-        closed = self._closed(ResetSeen, event, data.calling_tids, data.error)
-        if closed is None and len(resets) < _MAX_RESETS:
-            seen = ResetSeen(
-                tid=event.tid,
-                t0=event.t_ns,
-                t1=event.t_ns if event.edge == "exit" else None,
-                seqs=(event.seq,),
-                met=data.calling_tids,
-                compiling=data.compiling_tids,
-                error=cut(data.error),
-                where=self._shared.one(event.where),
-            )
-            resets.append(self.open.opened(seen, event))
+        data = event.data
+        seen = ResetSeen(
+            tid=event.tid,
+            t0=event.t_ns,
+            t1=event.t_ns if event.edge == "exit" else None,
+            seqs=(event.seq,),
+            met=data.calling_tids,
+            compiling=data.compiling_tids,
+            error=cut(data.error),
+            where=self._shared.one(event.where),
+        )
+        self._meeting(seen, event, self._timeline.resets)
 
     def autotune(self, event: schema.Autotune) -> None:
         """A triton kernel began to be tuned, or had been."""
-        data, tunings = event.data, self._timeline.tunings
-        closed = self._closed(Tuning, event, data.met_tids, data.error)
+        data = event.data
+        tuning = Tuning(
+            tid=event.tid,
+            t0=event.t_ns,
+            t1=event.t_ns if event.edge == "exit" else None,
+            seqs=(event.seq,),
+            kernel=data.kernel,
+            name=data.name,
+            met=data.met_tids,
+            error=cut(data.error),
+            arguments=data.arguments,
+            where=self._shared.one(event.where),
+        )
+        closed = self._meeting(tuning, event, self._timeline.tunings)
         if closed is not None:
-            closed.arguments = data.arguments
-        elif len(tunings) < _MAX_TUNINGS:
-            tuning = Tuning(
-                tid=event.tid,
-                t0=event.t_ns,
-                t1=event.t_ns if event.edge == "exit" else None,
-                seqs=(event.seq,),
-                kernel=data.kernel,
-                name=data.name,
-                met=data.met_tids,
-                error=cut(data.error),
-                arguments=data.arguments,
-                where=self._shared.one(event.where),
-            )
-            tunings.append(self.open.opened(tuning, event))
+            closed.arguments = tuning.arguments
 
-    def _closed(
-        self, kind: type[MeetingT], event: schema.BaseEvent, met: tuple[int, ...], error: str
+    def _meeting(
+        self, seen: MeetingT, event: schema.BaseEvent, kept: list[MeetingT]
     ) -> MeetingT | None:
-        """End a span with what its exit adds; None if this is no exit, or of none that is open."""
-        closed = self.open.close(kind, event) if event.edge == "exit" else None
+        """Keep a span as its event tells it; return the open one instead that the event ends."""
+        closed = self.open.close(type(seen), event) if event.edge == "exit" else None
         if closed is not None:
-            closed.met = tuple(dict.fromkeys((*closed.met, *met)))
-            closed.error = cut(error)
+            closed.met = tuple(dict.fromkeys((*closed.met, *seen.met)))
+            closed.error = seen.error
+        elif len(kept) < _MAX_MEETINGS:
+            kept.append(self.open.opened(seen, event))
         return closed
 
     def fx_trace(self, event: schema.FxTrace) -> None:

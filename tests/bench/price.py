@@ -7,7 +7,7 @@ step and a compile are timed by the wall, and the device's work is waited for at
 
 Where a process has its code and its objects lie favours one of two arms by up to three percent, in
 all its blocks alike. So eight processes are measured, one after the other, and each has one voice:
-the median of its blocks.
+the median of its blocks. What is measured runs where Python's stack has room (see ``room.py``).
 
 Takes about seven minutes on two cores, and stops there with the processes that it has, at least
 five, whose number stands beside each figure. --quick takes about a minute and says how long all

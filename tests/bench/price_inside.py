@@ -22,6 +22,7 @@ import usage
 usage.under_the_watch(__doc__, "python tests/bench/price.py")
 
 import torch
+from room import roomy
 from switch import Switch
 from torch._inductor.utils import fresh_cache
 from torch._logging import _internal as torch_logs
@@ -52,7 +53,7 @@ class Clock:
         gc.collect()
         gc.disable()
         start = self.now()
-        work()
+        roomy(work)
         spent = self.now() - start
         gc.enable()
         return spent

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.diagnosis.build import diagnose
 from harness.diagnosis.memory_report import FailedRequest, Memory
 from harness.diagnosis.report import (
+    AfterWarmup,
     Counts,
     Environment,
     Finding,
@@ -43,6 +46,8 @@ from .samples import (
     STAMPEDE,
     THREADS,
 )
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 ATTENTION = "/home/ada/dflash/dflash_min/attention.py"
 MODEL = "/home/ada/dflash/dflash_min/model.py"
@@ -174,6 +179,22 @@ def test_counts_say_of_how_many_and_when_a_number_is_a_bound():
         "16 calls at least of dense attention outside a compiled frame",
         "2 errors ended a thread, a future's call or the program",
     ]
+
+
+def test_compiles_of_a_cold_start_are_not_said_to_come_after_a_warm_up():
+    cold, warm = (diagnose(RECORDINGS / name) for name in ("cold_start", "grad_mode"))
+
+    def said(report):
+        return facts.counts(report)[0].what
+
+    assert said(cold) == "compiles without a warm-up"
+    assert said(warm) == "compiles after warm-up"
+    elsewhere = (msgspec.structs.replace(code, pid=1) for code in warm.coverage)
+    both = msgspec.structs.replace(cold, coverage=(*cold.coverage, *elsewhere))
+    assert said(both) == "compiles after or without a warm-up"
+    # Where the program said that its warm-up was over, that counts.
+    marked = msgspec.structs.replace(cold, after_warmup=AfterWarmup(compiles=1))
+    assert said(marked) == "compiles after warm-up"
 
 
 @pytest.mark.parametrize(
