@@ -29,3 +29,8 @@ class OutputError(Exception):
 
 class Stopped(Exception):  # noqa: N818  # not an error of the thread that it ends
     """Raised in a thread that waits for others while the pipeline stops."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, its type if it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

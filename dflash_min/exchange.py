@@ -41,7 +41,8 @@ class Exchange:
         self._replicas = [list(parameters) for parameters in replicas]
         self._sent: list[set[int]] = [set() for _ in self._replicas]
         devices = [parameters[0].device for parameters in self._replicas]
-        # Recorded anew for each gradient: to make an event costs more than to record it.
+        # Recorded anew for each gradient: to make an event costs more. A stream that waits for one
+        # waits for what was recorded when it was told to (cudaStreamWaitEvent).
         self._made = [torch.cuda.Event() if d.type == "cuda" else None for d in devices]  # type: ignore[no-untyped-call]
         self._outgoing: list[list[_Lane]] = [[] for _ in devices]
         self._incoming: list[dict[int, _Lane]] = [{} for _ in devices]

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dflash_min.errors import first_line
 from dflash_min.huggingface.form import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -25,20 +26,29 @@ def file(model: Named, name: str) -> Path | None:
     """Return where a file of a model is, fetched from the Hub if need be; None if there is none.
 
     Raises:
-        UsageError: if the Hub has no such model or does not give it.
+        UsageError: if the Hub has no such model or does not give it, or if an environment variable
+            of huggingface_hub's cannot be read.
     """
     folder = Path(model.name)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
+    _check_settings(model)
+    import httpx
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(model.name, name, local_files_only=local_only(model)))
-    except (EntryNotFoundError, FileNotFoundError):
-        return None  # not in the repository; or not in the cache, and the Hub is out of reach
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise model.refused(f"no such folder, and {_reason(error)}") from error
+    except LocalEntryNotFoundError as error:
+        cause = error.__cause__  # why a Hub that was asked did not give it
+        if cause is None or _is_404(cause):
+            return None
+        reason = f"no such folder, and no {name} from the Hub ({first_line(cause)})"
+        raise model.refused(reason) from error
+    except EntryNotFoundError:
+        return None
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        raise model.refused(f"no such folder, and {first_line(error)}") from error
 
 
 def local_only(model: Named) -> bool:
@@ -60,21 +70,36 @@ def places(model: Named) -> str:
 def unreachable(name: str) -> str | None:
     """Return why the Hub cannot be asked for a model, None if it answers, whatever it says.
 
-    It is asked once in a process: a run does not go on with another revision of the files.
+    It is asked once in a process: one that comes back meanwhile does not change the revision.
     """
     import httpx
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    patience_s = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _PATIENCE_S)
+    is_set = bool(os.environ.get("HF_HUB_ETAG_TIMEOUT"))
+    patience_s = constants.HF_HUB_ETAG_TIMEOUT if is_set else _PATIENCE_S
     try:
         get_hf_file_metadata(hf_hub_url(name, CONFIG_FILE), timeout=patience_s)
     except (HfHubHTTPError, HFValidationError):
         return None
     except (httpx.HTTPError, OSError) as error:  # HF_HUB_OFFLINE is an OSError, too
-        return _reason(error)
+        return first_line(error)
+    except (httpx.InvalidURL, ValueError, ImportError) as error:
+        return first_line(error)  # a proxy that is no URL, or SOCKS where httpx lacks its package
     return None
 
 
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _check_settings(model: Named) -> None:
+    """Refuse the model where huggingface_hub, as it is imported, cannot read its environment."""
+    try:
+        import huggingface_hub.constants  # noqa: F401
+    except ValueError as error:
+        reason = f"huggingface_hub cannot read its environment variables ({first_line(error)})"
+        raise model.refused(reason) from error
+
+
+def _is_404(error: BaseException) -> bool:
+    """Return whether a Hub has no such file, and does not say it in huggingface.co's own way."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return isinstance(error, HfHubHTTPError) and error.response.status_code == 404

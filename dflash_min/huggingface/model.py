@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from dflash_min.errors import first_line
 from dflash_min.huggingface import hub
 from dflash_min.targets import capture
 
@@ -174,8 +175,7 @@ def load(
             local_files_only=hub.local_only(named),
         )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise named.refused(f"transformers cannot load it ({reason})") from error
+        raise named.refused(f"transformers cannot load it ({first_line(error)})") from error
     if info["missing_keys"]:
         # Transformers makes weights up from the global random state and only warns.
         missing = sorted(info["missing_keys"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from dflash_min.errors import first_line
 from dflash_min.huggingface import hub
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ class HfTokens:
                 model.name, local_files_only=hub.local_only(model)
             )
         except (OSError, ValueError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise model.refused(f"no tokenizer that can be used ({reason})") from error
+            raise model.refused(f"no tokenizer that can be used ({first_line(error)})") from error
         return cls(tokenizer, model, vocab=vocab, mask_token_id=mask_token_id)
 
     def encode(self, text: str) -> list[int]:

@@ -65,12 +65,17 @@ def test_not_in_random_which_dynamo_calls_around_a_compile():
 def test_not_in_what_python_calls_as_objects_die():
     """What that raises is printed and forgotten; a collection can come at any allocation."""
     seen: set[str] = set()
+    references: list[object] = []
+    others = gc.callbacks[:]
 
     class Dies:
         def __init__(self) -> None:
             self.generator = self.generate()
             next(self.generator)
             weakref.finalize(self, note, "finalizer")
+            references.append(weakref.ref(self, callback))
+            references.append(weakref.ref(self, Callback().called))
+            references.append(weakref.ref(self, lambda *_: note("any arguments")))
 
         def generate(self) -> Iterator[None]:  # keeps the object, so that it takes a collection
             try:
@@ -80,6 +85,16 @@ def test_not_in_what_python_calls_as_objects_die():
 
         def __del__(self) -> None:
             note("__del__")
+
+    class Callback:
+        def called(self, reference: weakref.ref[Dies]) -> None:
+            note("method")
+
+        def __call__(self, phase: str, info: dict[str, int]) -> None:
+            note(f"{phase} for an object")
+
+    def callback(reference: weakref.ref[Dies], of: str = "function") -> None:
+        note(of)
 
     def note(what: str) -> None:
         seen.add(what)
@@ -95,14 +110,16 @@ def test_not_in_what_python_calls_as_objects_die():
         seen.add("after it")
         entered()
 
-    gc.callbacks.append(collecting)
+    gc.callbacks += (collecting, Callback())
     try:
         with pytest.raises(SystemExit) as caught:
             program()
     finally:
-        gc.callbacks.remove(collecting)
+        gc.callbacks[:] = others
     assert caught.traceback[-2].name == "entered"
-    assert seen == {"start", "finalizer", "generator", "__del__", "stop", "after it"}
+    collection = {"start", "stop", "start for an object", "stop for an object"}
+    dying = {"finalizer", "generator", "__del__", "function", "method", "any arguments"}
+    assert seen == {*collection, *dying, "after it"}
 
 
 def test_while_another_exception_is_being_handled():

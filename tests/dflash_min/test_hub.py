@@ -1,9 +1,10 @@
-"""Hugging Face models where the Hub is out of reach: no waiting, nothing printed but one line."""
+"""Hugging Face models where the Hub is out of reach, or fails: one line, and no waiting."""
 
 from __future__ import annotations
 
 import shutil
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def cache(monkeypatch, tmp_path) -> Iterator[Path]:
     """An empty cache of the Hub's files, and nothing known of the Hub."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     for name in ("HF_HUB_ETAG_TIMEOUT", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     huggingface_hub.close_session()  # it has read the proxies
@@ -91,6 +93,52 @@ def test_a_hub_that_refuses_has_been_reached(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
     assert hub.unreachable(NAME) is None
     assert not hub.local_only(named(NAME))
+
+
+@pytest.mark.parametrize("proxy", ["foo://127.0.0.1:9", "http://[::1", "socks5://127.0.0.1:9"])
+def test_behind_a_proxy_that_cannot_be_used_the_hub_is_out_of_reach(monkeypatch, proxy):
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(UsageError, match="the Hub cannot be reached") as caught:
+        resolve(TrainConfig(target=f"hf:{NAME}"), 0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", 2.0), ("7", 7)])
+def test_the_hub_is_waited_for_as_long_as_the_user_says(monkeypatch, value, expected):
+    given = []
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", value)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", int(value or 10))
+    monkeypatch.setattr(
+        huggingface_hub, "get_hf_file_metadata", lambda _, *, timeout: given.append(timeout)
+    )
+    assert hub.unreachable(NAME) is None
+    assert given == [expected]
+
+
+def test_a_setting_that_huggingface_hub_cannot_read_is_one_line(monkeypatch):
+    """It reads them as it is imported."""
+    monkeypatch.delitem(sys.modules, "huggingface_hub.constants")
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "soon")
+    with pytest.raises(UsageError, match=r"environment variables \(.*'soon'\)$"):
+        hub.file(named(NAME), "config.json")
+
+
+@pytest.mark.parametrize(("status", "refused"), [(404, False), (429, True), (500, True)])
+def test_a_file_that_the_hub_fails_to_give_is_not_one_that_it_does_not_have(
+    monkeypatch, status, refused
+):
+    def download(name: str, file: str, *, local_files_only: bool) -> None:
+        answer = httpx.Response(status, request=httpx.Request("HEAD", "https://hub.test"))
+        error = huggingface_hub.errors.HfHubHTTPError(f"status {status}", response=answer)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("check your connection") from error
+
+    monkeypatch.setattr(hub, "local_only", lambda _: False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    if refused:
+        with pytest.raises(UsageError, match=rf"no tokenizer.json from the Hub \(status {status}"):
+            hub.file(named(NAME), "tokenizer.json")
+    else:
+        assert hub.file(named(NAME), "tokenizer.json") is None
 
 
 def test_a_model_in_the_cache_is_loaded_without_a_network(asked, cache, tmp_path, capfd):

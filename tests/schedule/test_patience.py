@@ -5,7 +5,7 @@ import sys
 import threading
 
 from harness.child.schedule import controller as controller_module
-from harness.child.schedule.helpers import thread_cpu_s
+from harness.child.schedule.cpu_time import thread_cpu_s
 
 from .real_threads import LIMIT_S, controller, join, last, start
 
@@ -118,7 +118,7 @@ def test_the_cpu_time_of_processes_below_is_seen() -> None:
     """In a process of its own: one without any, and then one with a busy grandchild."""
     program = (
         "import subprocess, sys\n"
-        "from harness.child.schedule.helpers import helpers_cpu_s\n"
+        "from harness.child.schedule.cpu_time import helpers_cpu_s\n"
         "print(helpers_cpu_s())\n"
         "inner = 'while True: pass'\n"
         "outer = f'import subprocess, sys; subprocess.run([sys.executable, \"-c\", {inner!r}])'\n"

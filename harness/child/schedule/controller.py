@@ -10,7 +10,7 @@ from typing import Any
 
 from ..recorder import Recorder
 from .base import NEVER_HELD, BaseScheduler
-from .helpers import helpers_cpu_s, thread_cpu_s
+from .cpu_time import helpers_cpu_s, thread_cpu_s
 from .order import COMPILER, Hold, Order
 
 _TICK_S = 0.02
