@@ -8,6 +8,10 @@ import json
 import os
 from typing import Any
 
+_ENCODE = json.JSONEncoder(
+    default=repr
+).encode  # escapes all but ASCII; dumps() makes one each time
+
 
 class Log:
     """A file that whole lines are appended to.
@@ -63,7 +67,7 @@ def ascii_json(event: dict[str, Any]) -> bytes:
     A lone surrogate (from a path or an argument that is not UTF-8) is no text that a strict reader
     takes, so it becomes a question mark.
     """
-    text = json.dumps(event, ensure_ascii=True, default=repr)
+    text = _ENCODE(event)
     if "\\ud" in text:
         whole = json.dumps(event, ensure_ascii=False, default=repr).encode("utf-8", "replace")
         text = json.dumps(json.loads(whole), ensure_ascii=True)

@@ -22,7 +22,7 @@ def leave(depths: Depths, tid: int) -> None:
 
 def others(depths: Depths, tid: int) -> list[int]:
     """The threads besides ``tid`` that are inside."""
-    return [other for other in list(depths) if other != tid]
+    return [other for other in list(depths) if other != tid] if depths else []
 
 
 def inside(depths: Depths) -> list[int]:

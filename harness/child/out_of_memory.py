@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import memory, torch_code
+from . import graphs, memory, torch_code
 from . import torch_symbols as symbols
 from .errors import error_number, linked, type_name
 from .oom_text import CPU, asked_of, device_of, is_out_of_memory
@@ -139,7 +139,7 @@ def _doing(frames: Iterable[FrameType]) -> dict[str, Any]:
     for index, frame in enumerate(inner):
         what = torch_code.memory_of(frame.f_code)
         if what in {"dense_attention", "dense_backward"}:
-            if torch_code.in_compiled_graph(inner[index:]):
+            if graphs.in_compiled_graph(inner[index:]):
                 what = "reference_attention"
             return {"doing": what, **_scores(frame)}
         if what == "block_mask":

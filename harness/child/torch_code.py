@@ -3,7 +3,7 @@
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -172,6 +172,21 @@ def memory_of(code: CodeType) -> str:
     return what if what and _in_torch(code, torch_files.FLEX_FILES) else ""
 
 
+def is_graph(code: CodeType) -> bool:
+    """Whether ``code`` is what FX generated of a graph."""
+    return code.co_filename.startswith(torch_files.GENERATED_GRAPH)
+
+
+def is_graph_runner(code: CodeType) -> bool:
+    """Whether a frame of ``code`` runs a compiled graph, or is one."""
+    return is_graph(code) or _in_torch(code, torch_files.GRAPH_RUNNERS)
+
+
+def is_aot_runtime(code: CodeType) -> bool:
+    """Whether a frame of ``code`` is AOTAutograd's, around a graph that it has compiled."""
+    return _in_torch(code, torch_files.AOT_RUNTIME)
+
+
 def is_of_compiler(code: CodeType) -> bool:
     """Whether a thread with a frame of ``code`` may have the compiler's process-wide state set."""
     return _in_torch(code, torch_files.COMPILER)
@@ -182,27 +197,6 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
-    """Whether a compiled graph of the program called the first of ``frames``, innermost first.
-
-    Going outwards to the nearest ``compile_wrapper``: an uncompiled ``flex_attention`` call
-    compiles a wrapper of its own around the operator, which is no compile of the program's. With
-    no ``compile_wrapper`` below (a backward graph), AOTAutograd's frames tell a compiled one.
-    """
-    graph = aot = False
-    file = _torch_file()
-    for frame in frames:
-        code = frame.f_code
-        if is_compile_wrapper(code):
-            compiled, _ = code_of(compiled_function(frame))
-            return graph and not (compiled is not None and is_hop_wrapper(compiled))
-        place = code.co_filename
-        graph = graph or _is_below(place, file, torch_files.GRAPH_RUNNERS)
-        graph = graph or place.startswith(torch_files.GENERATED_GRAPH)
-        aot = aot or _is_below(place, file, torch_files.AOT_RUNTIME)
-    return aot
 
 
 def is_limit_hit(error: BaseException) -> bool:
@@ -236,7 +230,14 @@ def route_of_failure(error: BaseException, *, fullgraph: bool) -> str:
 
 def is_fake(tensor: Any) -> bool:
     """Whether a tensor only stands for one, as those do that a trace is made with."""
-    return not symbols.FAKE_TENSORS.isdisjoint(kind.__name__ for kind in type(tensor).__mro__)
+    kind: Any = type(tensor)
+    return _is_fake(kind)
+
+
+# Asked at each dense attention call, and slow there: the tensors have filled the caches.
+@functools.lru_cache(maxsize=64)
+def _is_fake(of: type) -> bool:
+    return not symbols.FAKE_TENSORS.isdisjoint(kind.__name__ for kind in of.__mro__)
 
 
 def _forward_of(module: Any) -> Any:
@@ -255,7 +256,7 @@ def _torch_file() -> str:
     return getattr(sys.modules.get("torch"), "__file__", None) or ""
 
 
-# A dense attention call asks it twice for each of its callers.
+# A dense attention call may ask it twice for each of its callers.
 @functools.lru_cache(maxsize=8192)
 def _is_below(path: str, torch_file: str, places: tuple[str, ...]) -> bool:
     """Whether ``path`` lies in torch's folder, and there begins with one of ``places``."""

@@ -19,6 +19,7 @@ _DEAD_ENDS = (
     "errors",
     "following",
     "gpus",
+    "graphs",
     "in_process.inside",
     "memory",
     "memory_use",

@@ -25,6 +25,13 @@ def note(name, value):
     counters.clear()
     torch._dynamo.reset()
 
+def branches(x: torch.Tensor) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        return x + 1
+    return x * 2
+
+note("script", torch.jit.script(branches)(torch.ones(2)))
+
 def causal(b, h, q, k):
     return q >= k
 

@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from .. import torch_code
+from .. import graphs, torch_code
 from .. import torch_symbols as symbols
 from ..memory_use import Meter
 from ..recorder import Recorder
@@ -69,7 +69,7 @@ def _record(
     key = args[1] if len(args) > 1 else kwargs["key"]
     if torch_code.is_fake(query):
         return ""
-    compiled = torch_code.in_compiled_graph(torch_code.outwards(frame))
+    compiled = graphs.in_compiled_graph(torch_code.outwards(frame))
     kind = "reference" if compiled else "fallback"
     count = recorder.counted("dense_attention", kind)
     if not count:

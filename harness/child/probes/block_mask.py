@@ -85,12 +85,14 @@ def _scheduled(original: Callable[..., Any], recorder: Recorder) -> Callable[...
 def _record(recorder: Recorder, compiling: list[int], error: BaseException | None) -> None:
     """Write one event for a mask part that was built, or was not. Never raises."""
     try:
-        tids = sorted({*compiling, *nesting.others(recorder.compiling, recorder.local.tid)})
-        data: dict[str, Any] = {"compiling_tids": tids}
+        tids = {*compiling, *nesting.others(recorder.compiling, recorder.local.tid)}
+        count = recorder.counted("block_mask", (bool(tids), type(error)))
+        if not count:
+            return
+        data: dict[str, Any] = {"compiling_tids": sorted(tids), "count": count}
         if error is not None:
             data["error"] = in_words(error)
-        kind = (bool(tids), type(error).__name__)
-        recorder.emit_counted("block_mask", kind, data, stack=True)
+        recorder.emit("block_mask", data, stack=True)
     except Exception:  # noqa: BLE001 - the watch must never break the program it watches
         recorder.lost += 1
 

@@ -6,7 +6,7 @@ process: code that branches on it, in a thread that compiles nothing, takes the 
 
 import functools
 import sys
-from types import FrameType
+from types import FrameType, FunctionType
 
 from .. import nesting, torch_code
 from .. import torch_symbols as symbols
@@ -34,14 +34,29 @@ class IsCompilingProbe:
             reason = "entries of dynamo's are for the code of torch's own function"
             raise Unavailable(f"it must be replaced before the program runs: {reason}")
 
-        @functools.wraps(original)
-        def is_compiling() -> bool:
-            answer: bool = original()
-            if answer:
-                _look(recorder, sys._getframe(1))  # noqa: SLF001 - who asks
-            return answer
+        symbols.READ_IS_COMPILING.replace(_watched(original, recorder))
 
-        symbols.READ_IS_COMPILING.replace(is_compiling)
+
+def _watched(original: FunctionType, recorder: Recorder) -> FunctionType:
+    flags, flag = original.__globals__, symbols.IS_COMPILING.name
+    look, frame_of = _look, sys._getframe  # noqa: SLF001 - who asks
+
+    def is_compiling() -> bool:
+        # A training step asks a hundred times, and torch's function asks TorchScript besides, which
+        # never runs this one.
+        if not flags.get(flag, True):
+            return False
+        answer: bool = original()
+        if answer:
+            look(recorder, frame_of(1))
+        return answer
+
+    # TorchScript compiles the text of torch's function, by the names that are known where this one
+    # is: so it has torch's globals, and all that is its own in its closure.
+    code, closure = is_compiling.__code__, is_compiling.__closure__
+    watched = FunctionType(code, flags, original.__name__, None, closure)
+    functools.update_wrapper(watched, original)
+    return watched
 
 
 def _look(recorder: Recorder, caller: FrameType) -> None:
