@@ -237,7 +237,8 @@ def test_a_full_disk_ends_neither_the_program_nor_the_report(start, tmp_path) ->
 
 def test_a_limit_on_the_size_of_files_is_a_full_disk_too(capfd) -> None:
     text = """
-        import resource, threading
+        import resource, sys, threading
+        sys.dont_write_bytecode = True  # a .pyc that is cut short is taken for whole (gh-126606)
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
         for n in range(200):
             t = threading.Thread(target=int); t.start(); t.join()
