@@ -82,10 +82,10 @@ def unreachable(name: str) -> str | None:
         get_hf_file_metadata(hf_hub_url(name, CONFIG_FILE), timeout=patience_s)
     except (HfHubHTTPError, HFValidationError):
         return None
-    except (httpx.HTTPError, OSError) as error:  # HF_HUB_OFFLINE is an OSError, too
+    except (httpx.HTTPError, OSError, httpx.InvalidURL, ValueError, ImportError) as error:
+        # HF_HUB_OFFLINE is an OSError. The last three: a proxy that is no URL or of an unknown
+        # scheme, or SOCKS where httpx lacks its package.
         return first_line(error)
-    except (httpx.InvalidURL, ValueError, ImportError) as error:
-        return first_line(error)  # a proxy that is no URL, or SOCKS where httpx lacks its package
     return None
 
 

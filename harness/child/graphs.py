@@ -25,12 +25,13 @@ def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
         if torch_code.is_graph(graph):
             reference, compiled = _known.get(id(graph), (None, False))
             if reference is None or reference() is not graph:
-                compiled = _is_compiled(itertools.chain(passed, callers))
-                _keep(graph, compiled=compiled)
+                compiled, certain = _is_compiled(itertools.chain(passed, callers))
+                if certain:
+                    _keep(graph, compiled=compiled)
             return compiled
         if torch_code.is_compile_wrapper(graph):
             break
-    return _is_compiled(passed)
+    return _is_compiled(passed)[0]
 
 
 def _keep(graph: CodeType, *, compiled: bool) -> None:
@@ -38,19 +39,20 @@ def _keep(graph: CodeType, *, compiled: bool) -> None:
     _known[number] = (weakref.ref(graph, lambda _: _known.pop(number, None)), compiled)
 
 
-def _is_compiled(frames: Iterable[FrameType]) -> bool:
-    """Look outwards, to the nearest ``compile_wrapper``.
+def _is_compiled(frames: Iterable[FrameType]) -> tuple[bool, bool]:
+    """Look outwards, to the nearest ``compile_wrapper``; say whether there is one, too.
 
     An uncompiled ``flex_attention`` call compiles a wrapper of its own around the operator, which
-    is no compile of the program's. With no ``compile_wrapper`` below (a backward graph),
-    AOTAutograd's frames tell a compiled one.
+    is no compile of the program's. With no ``compile_wrapper`` below (a backward graph, or a
+    traceback that ends where the error was caught), AOTAutograd's frames tell a compiled one.
     """
     runs = aot = False
     for frame in frames:
         code = frame.f_code
         if torch_code.is_compile_wrapper(code):
             compiled, _ = torch_code.code_of(torch_code.compiled_function(frame))
-            return runs and not (compiled is not None and torch_code.is_hop_wrapper(compiled))
+            internal = compiled is not None and torch_code.is_hop_wrapper(compiled)
+            return runs and not internal, True
         runs = runs or torch_code.is_graph_runner(code)
         aot = aot or torch_code.is_aot_runtime(code)
-    return aot
+    return aot, False

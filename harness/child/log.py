@@ -8,9 +8,8 @@ import json
 import os
 from typing import Any
 
-_ENCODE = json.JSONEncoder(
-    default=repr
-).encode  # escapes all but ASCII; dumps() makes one each time
+# Escapes all but ASCII. dumps() with a default makes such an encoder for each event.
+_ENCODE = json.JSONEncoder(default=repr).encode
 
 
 class Log:

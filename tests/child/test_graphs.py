@@ -88,6 +88,12 @@ def test_a_graph_beyond_another_compiled_call_is_not_the_one_that_is_known():
     assert not in_compiled_graph(through)
 
 
+def test_a_traceback_that_ends_before_the_compiled_call_settles_nothing():
+    graph = generated()
+    assert not in_compiled_graph([OPERATOR, graph])
+    assert in_compiled_graph([OPERATOR, graph, wrapper(), PROGRAM])
+
+
 def test_a_graph_that_is_gone_is_forgotten_and_its_identity_proves_nothing():
     graph = generated()
     assert in_compiled_graph([OPERATOR, graph, wrapper()])
@@ -95,7 +101,7 @@ def test_a_graph_that_is_gone_is_forgotten_and_its_identity_proves_nothing():
     reference, _ = graphs._known[number]
     other = generated()
     graphs._known[id(other.f_code)] = (reference, True)  # as if it had got the identity
-    assert not in_compiled_graph([OPERATOR, other, PROGRAM])
+    assert not in_compiled_graph([OPERATOR, other, OF_THE_OPERATOR])
     del graph, other
     gc.collect()
     assert not graphs._known
