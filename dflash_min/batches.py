@@ -94,13 +94,23 @@ def with_features(
         tensors: input_ids_BS, loss_mask_BS, anchors_BN and keep_BN, anywhere.
     """
     input_ids_BS, loss_mask_BS, anchors_BN, keep_BN = tensors
-    features_BSF = target.features(input_ids_BS.to(target.embed_VD.device))
+    features_BSF = target.features(_sent(input_ids_BS, target.embed_VD.device))
     return Batch(
         step=step,
         tokens=input_ids_BS.shape[0] * length,
-        input_ids_BS=input_ids_BS.to(device),
-        loss_mask_BS=loss_mask_BS.to(device),
-        anchors_BN=anchors_BN.to(device),
-        keep_BN=keep_BN.to(device),
+        input_ids_BS=_sent(input_ids_BS, device),
+        loss_mask_BS=_sent(loss_mask_BS, device),
+        anchors_BN=_sent(anchors_BN, device),
+        keep_BN=_sent(keep_BN, device),
         features_BSF=features_BSF.to(device),
     )
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device without waiting for what it does, which may be a drafter's whole step.
+
+    From memory that is not pinned, a copy to a GPU waits for all work that was given to it before.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

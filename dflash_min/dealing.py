@@ -4,7 +4,8 @@ Batches are numbered over the whole run (`Resolved.batch_number`). Each target m
 drafter takes, its batches in ascending order, and each pair of them has a queue of its own. So the
 lowest number that nobody has taken can always move on: its drafter has taken all that it takes
 before, and is at no meeting, since no step before that batch's is unfinished; its target has made
-all that it makes before, and these have been taken, so that nothing is in its way in the queue.
+all that it makes before, and these have been taken, so that nothing is in its way in the queue:
+what was taken last keeps no place in an empty one (`Channel`).
 """
 
 from __future__ import annotations

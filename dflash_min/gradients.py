@@ -48,8 +48,8 @@ class Road(Protocol):
     """How replicas come to each other's gradients.
 
     In each step every replica's thread calls `offer` when its backward has ended, meets the others,
-    calls `received`, gives the device what reads the gradients, calls `read`, and, when one of them
-    has called `forget`, meets the others again.
+    calls `received`, adds up piece by piece what that returns, calls `put` with the sums and
+    `read`, and, when one of them has called `forget`, meets the others again.
     """
 
     def offer(self, rank: int) -> None:
@@ -58,8 +58,12 @@ class Road(Protocol):
     def received(self, rank: int) -> Sequence[Sequence[Tensor]]:
         """Return all replicas' gradients in order of their ranks, as one replica may read them.
 
-        A parameter that had no part in a replica's backward has zeros.
+        In pieces of the road's own choice, which are the same for all replicas. A parameter that
+        had no part in a replica's backward has zeros.
         """
+
+    def put(self, rank: int, pieces: Sequence[Tensor]) -> None:
+        """Make tensors like one replica's pieces a replica's gradients."""
 
     def read(self, rank: int) -> None:
         """Note that a replica's device has been given everything that reads them."""
@@ -88,6 +92,11 @@ class InPlace:
         """Return all gradients, wherever they are."""
         del rank
         return self._grads
+
+    def put(self, rank: int, pieces: Sequence[Tensor]) -> None:
+        """Give each parameter its gradient."""
+        for p, piece in zip(self._replicas[rank], pieces, strict=True):
+            p.grad = piece
 
     def read(self, rank: int) -> None:
         """Do nothing: what follows on the gradients' device follows in its stream."""
@@ -146,11 +155,15 @@ class Average:
         self._sums[rank] = sums
         self.meet()
         totals = tuple(sum(column) for column in zip(*self._sums, strict=True))
-        for p, *grads in zip(self._replicas[rank], *self._road.received(rank), strict=True):
-            p.grad = _ordered_sum(grads, p.device)
-            if self._mean:
+        device = self._replicas[rank][0].device
+        pieces = [
+            _ordered_sum(alike, device) for alike in zip(*self._road.received(rank), strict=True)
+        ]
+        if self._mean:
+            for piece in pieces:
                 # A batch without a single label has weight 0 and gradient 0.
-                p.grad.div_(totals[0] or 1.0)
+                piece.div_(totals[0] or 1.0)
+        self._road.put(rank, pieces)
         self._road.read(rank)
         self._forget_when_all_have_read()
         return totals

@@ -14,7 +14,7 @@ from dflash_min.lr import lr_share
 from dflash_min.readback import Readback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from torch import Tensor
@@ -45,12 +45,16 @@ class Optimizer:
         self._fused: FusedAdamW | None = None
         self._fuse()
 
-    def step(self, step: int, weight: float = 1.0) -> None:
+    def step(
+        self, step: int, weight: float = 1.0, *, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         """Apply the gradients of step `step` (from 0) and drop them.
 
         Args:
             step: sets the learning rate.
             weight: what the gradients have yet to be divided by, if this optimiser `divides`.
+            meanwhile: called when the device has been given the step, before its numbers are waited
+                for where they can be waited for last.
 
         Raises:
             NotFiniteError: if a gradient is not finite; no weight has changed.
@@ -60,8 +64,9 @@ class Optimizer:
             group["lr"] = resolved.lr * lr_share(step, resolved.steps, resolved.lr_warmup)
         if self._fused is None:
             self._step(step, weight or 1.0)
+            meanwhile()
         else:
-            self._step_fused(self._fused, step, weight or 1.0)
+            self._step_fused(self._fused, step, weight or 1.0, meanwhile)
         for p in (*self._parameters, *self._masters):
             p.grad = None
 
@@ -99,7 +104,9 @@ class Optimizer:
             for master, p in zip(self._masters, self._parameters, strict=True):
                 p.detach().copy_(master)
 
-    def _step_fused(self, fused: FusedAdamW, step: int, weight: float) -> None:
+    def _step_fused(
+        self, fused: FusedAdamW, step: int, weight: float, meanwhile: Callable[[], None]
+    ) -> None:
         group = self._adamw.param_groups[0]
         norm = fused.clip(
             [gradient_of(p) for p in self._parameters],
@@ -114,6 +121,7 @@ class Optimizer:
             betas=group["betas"],
             eps=group["eps"],
         )
+        meanwhile()
         _check_finite(found.tolist()[0], step)
         for state in self._adamw.state.values():
             state["step"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import queue
@@ -114,7 +115,8 @@ class Pipeline:
         self._grace_s = grace_s
         self._patience_s = patience_s
         parameters = [replica.parameters for replica in replicas]
-        self._exchange = Exchange(parameters) if resolved.exchange == "during" else None
+        during = resolved.exchange == "during" and len(replicas) > 1
+        self._exchange = Exchange(parameters) if during else None
         self._average = Average(parameters, mean=not optimizers[0].divides, road=self._exchange)
         self._updates = Updates(len(replicas), start)
         self._channels: list[list[Channel[Batch]]] = [
@@ -257,7 +259,9 @@ class Pipeline:
             mine = self._gradient(rank, step)
             totals = self._average.gather(rank, mine)
             with self._updates.update(rank):
-                self._optimizers[rank].step(step, totals[WEIGHT])
+                self._optimizers[rank].step(
+                    step, totals[WEIGHT], meanwhile=functools.partial(self._make_room, rank)
+                )
             try:
                 self._average.meet()
             finally:  # a meeting that is broken off is one of replicas whose steps are done
@@ -267,6 +271,16 @@ class Pipeline:
                     self._report(step_report(resolved, step, totals, seconds))
             if rank == 0 and self._stopping:
                 self._halt(time.monotonic() + self._grace_s)
+
+    def _make_room(self, rank: int) -> None:
+        """Let the targets make a replica's next batches.
+
+        Not sooner: while a drafter gives its device a step, a target that does so too holds it up,
+        as both need the interpreter. Now it waits for its device, which what the target gives it
+        then keeps busy until the drafter has begun its next step.
+        """
+        for channel in self._channels[rank]:
+            channel.release()
 
     def _gradient(self, rank: int, step: int) -> tuple[float, ...]:
         """Differentiate the sum of a replica's losses of a step; return `step_numbers`, summed."""

@@ -11,8 +11,6 @@ import torch
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 
 @pytest.fixture
 def roles(monkeypatch):

@@ -12,10 +12,6 @@ import torch
 
 HERE = Path(__file__).parent
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 
 @pytest.fixture(autouse=True)
 def _as_a_program(monkeypatch):

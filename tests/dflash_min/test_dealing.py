@@ -53,11 +53,13 @@ def test_every_batch_is_made_once_and_taken_once_in_the_same_order(run):
 
 @dataclass
 class Threads:
-    """The pipeline's threads as what they do: put, get, and meet after each step."""
+    """The pipeline's threads as what they do: put, get, release, and meet after each step."""
 
     resolved: object
     start: int
     queues: dict = field(init=False)
+    keeping: set = field(default_factory=set)
+    """Queues in which what was taken last has its place."""
 
     def __post_init__(self):
         ranks, targets = (range(len(x)) for x in (self.drafters, self.targets))
@@ -72,29 +74,42 @@ class Threads:
         """All that some thread could do now."""
         can = []
         for i, left in enumerate(self.to_make):
-            if left and len(self.into(i, left[0])) < self.resolved.queue_depth:
+            if left and self.has_room(self.place(i, left[0])):
                 can.append((self.make, i))
         behind = min(self.step(rank) for rank in range(len(self.to_take)))
         for rank, left in enumerate(self.to_take):
-            queue = left and self.queues[rank, maker(self.resolved, left[0])]
-            if queue and self.step(rank) == behind:  # all others have ended the step before
+            if self.step(rank) > behind:  # others are in the step before
+                continue
+            begins = not left or self.resolved.batch_place(left[0])[2] == 0
+            if begins and any(mine == rank for mine, _ in self.keeping):
+                can.append((self.release, rank))
+            elif left and self.queues[rank, maker(self.resolved, left[0])]:
                 can.append((self.take, rank))
         return can
+
+    def has_room(self, place):
+        queue = self.queues[place]
+        return len(queue) + (place in self.keeping and bool(queue)) < self.resolved.queue_depth
 
     def step(self, rank):
         left = self.to_take[rank]
         return self.resolved.batch_place(left[0])[0] if left else self.resolved.steps
 
-    def into(self, i, number):
-        return self.queues[self.resolved.batch_place(number)[1], i]
+    def place(self, i, number):
+        return self.resolved.batch_place(number)[1], i
 
     def make(self, i):
         number = self.to_make[i].popleft()
-        self.into(i, number).append(number)
+        self.queues[self.place(i, number)].append(number)
 
     def take(self, rank):
         number = self.to_take[rank].popleft()
-        assert self.queues[rank, maker(self.resolved, number)].popleft() == number
+        place = rank, maker(self.resolved, number)
+        assert self.queues[place].popleft() == number
+        self.keeping.add(place)
+
+    def release(self, rank):
+        self.keeping = {(mine, i) for mine, i in self.keeping if mine != rank}
 
 
 @given(runs(), st.randoms(use_true_random=False))

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from dflash_min.trainer import Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 
 def saving(out: Path, *, resume: bool = False, **settings) -> Trainer:
     """Build a small uncompiled trainer with a run folder."""

@@ -38,9 +38,9 @@ class Counted(Exchange):
         super().__init__(replicas)
         type(self).made += 1
 
-    def _send(self, rank: int, index: int, parameter: torch.Tensor) -> None:
+    def _made(self, rank: int, index: int, parameter: torch.Tensor) -> None:
         type(self).sent += 1
-        super()._send(rank, index, parameter)
+        super()._made(rank, index, parameter)
 
 
 @pytest.fixture
@@ -67,8 +67,10 @@ def test_a_run_with_exchange_ends_in_the_same_bits(counted) -> None:
     assert counted.sent == 4 * count
 
 
-def test_one_drafter_has_nobody_to_send_to() -> None:
-    assert ended(small_dense(steps=2, exchange="during")) == ended(small_dense(steps=2))
+def test_one_drafter_has_nobody_to_send_to(counted) -> None:
+    settings = {"threads": 1, "steps": 2}
+    assert ended(small_dense(**settings, exchange="during")) == ended(small_dense(**settings))
+    assert counted.made == 0
 
 
 def test_a_run_that_fails_during_a_backward_sends_nothing_afterwards(counted) -> None:
@@ -88,18 +90,69 @@ def test_a_run_that_fails_during_a_backward_sends_nothing_afterwards(counted) ->
     assert counted.sent == sent
 
 
-def test_a_gradient_is_there_before_the_backward_has_ended() -> None:
+def numbers(tensors) -> list[list[float]]:
+    return [tensor.tolist() for tensor in tensors]
+
+
+def test_a_bucket_is_there_before_the_backward_has_ended() -> None:
     first, second = Parameter(torch.tensor([2.0])), Parameter(torch.tensor([3.0]))
     other = [Parameter(torch.zeros(1)) for _ in range(2)]
-    exchange = Exchange([[first, second], other])
+    exchange = Exchange([[first, second], other], bucket_bytes=4)
+    for place in exchange.received(1)[0]:
+        place.fill_(-1.0)
     seen = []
     with exchange.sending():
         # The first factor's gradient is made last.
-        first.register_hook(lambda _: seen.extend(g.item() for g in exchange.received(1)[0]))
+        first.register_hook(lambda _: seen.extend(numbers(exchange.received(1)[0])))
         (torch.exp(first) * second).sum().backward()
-    assert seen == [0.0, torch.exp(first).item()]
-    assert [g.item() for g in exchange.received(1)[0]] == [first.grad.item(), second.grad.item()]
-    assert [g.item() for g in exchange.received(0)[1]] == [0.0, 0.0]
+    gradients = numbers([torch.exp(first), torch.exp(first) * second])
+    assert seen == [gradients[0], [-1.0]]
+    assert numbers(exchange.received(1)[0]) == gradients
+
+
+def test_a_bucket_waits_for_all_its_gradients_or_for_the_end_of_the_backward() -> None:
+    replicas = [[Parameter(torch.ones(2)) for _ in range(3)] for _ in range(2)]
+    exchange = Exchange(replicas, bucket_bytes=16)
+    assert [len(bucket) for bucket in exchange.received(0)[0]] == [4, 2]
+    for place in exchange.received(1)[0]:
+        place.fill_(-1.0)
+    with exchange.sending():
+        (replicas[0][0] + 2 * replicas[0][1]).sum().backward()
+    # The last parameter, which has no part, travels with the one before it.
+    assert numbers(exchange.received(1)[0]) == [[-1.0] * 4, [1.0, 1.0]]
+    exchange.offer(0)
+    assert numbers(exchange.received(1)[0]) == [[0.0, 0.0, 2.0, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 24, 1000])
+def test_sums_come_to_the_parameters_that_they_are_of(bucket_bytes) -> None:
+    sizes = (3, 1), (2,), (5,), (1, 2)
+    replicas = [[Parameter(torch.zeros(size)) for size in sizes] for _ in range(2)]
+    exchange = Exchange(replicas, bucket_bytes=bucket_bytes)
+    average = Average(replicas, mean=False, road=exchange)
+    factors = [[torch.randn(size) for size in sizes] for _ in replicas]
+
+    def work(rank: int) -> None:
+        pairs = zip(replicas[rank], factors[rank], strict=True)
+        sum((p * factor).sum() for p, factor in pairs).backward()
+        average.gather(rank, (1.0,))
+
+    with exchange.sending(), ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, range(2)))
+    for parameters in replicas:
+        for p, mine, theirs in zip(parameters, *factors, strict=True):
+            assert torch.equal(p.grad, mine + theirs)
+
+
+def test_a_second_backward_in_one_step_is_an_error() -> None:
+    replicas = [[Parameter(torch.ones(1))] for _ in range(2)]
+    exchange = Exchange(replicas)
+    with exchange.sending():
+        replicas[0][0].sum().backward()
+        with pytest.raises(KeyError):
+            replicas[0][0].sum().backward()
+        exchange.offer(0)
+        replicas[0][0].sum().backward()
 
 
 def test_a_gradient_goes_to_every_other_replica_and_only_one_place_of_it() -> None:
@@ -107,12 +160,14 @@ def test_a_gradient_goes_to_every_other_replica_and_only_one_place_of_it() -> No
     exchange = Exchange(replicas)
     with exchange.sending():
         replicas[2][1].mul(7.0).sum().backward()
-    for target in (0, 1, 3):
-        found = [[g.item() for g in row] for row in exchange.received(target)]
-        assert found == [[0.0, 0.0], [0.0, 0.0], [0.0, 7.0], [0.0, 0.0]]
+    for rank in range(4):
+        exchange.offer(rank)
+    for target in range(4):
+        found = [numbers(row) for row in exchange.received(target)]
+        assert found == [[[0.0, 0.0]], [[0.0, 0.0]], [[7.0, 0.0]], [[0.0, 0.0]]]
 
 
-def instructions(replicas: int) -> int:
+def lines_run(replicas: int) -> int:
     """Count what Python does in the exchange's own code for one gradient."""
     parameters = [[Parameter(torch.zeros(1))] for _ in range(replicas)]
     exchange, before, count = Exchange(parameters), sys.gettrace(), 0
@@ -121,8 +176,7 @@ def instructions(replicas: int) -> int:
         nonlocal count
         if frame.f_code.co_filename != exchange_module.__file__:
             return None
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
+        count += event == "line"
         return trace
 
     with exchange.sending():
@@ -136,7 +190,7 @@ def instructions(replicas: int) -> int:
 
 
 def test_the_work_for_a_gradient_grows_with_the_replicas_and_not_with_their_pairs() -> None:
-    few, many = instructions(3), instructions(17)
+    few, many = lines_run(3), lines_run(17)
     assert 0 < few < many < 16 / 2 * few
 
 

@@ -16,10 +16,7 @@ from .failures import BrokenError, disk_that_fills_up, dying_after
 from .saved_runs import SETTINGS, everything, lines, stopping_after
 from .trainers import bits, flags, ignore, small_dense, state
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-    pytest.mark.usefixtures("threads_end"),
-]
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 def poisoned(replica, step, value):

@@ -26,11 +26,6 @@ from dflash_min.trainer import Trainer
 from ..bench.stepping.compile_counts import compiles
 from .trainers import small, state
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
-
 # --- mask
 
 

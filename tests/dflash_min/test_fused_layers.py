@@ -18,10 +18,6 @@ from dflash_min.model import Drafter
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 SLOTS = 4
 
 

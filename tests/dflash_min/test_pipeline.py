@@ -46,6 +46,85 @@ def test_a_channel_keeps_order_and_never_holds_more_than_its_depth():
     assert max(backlog) <= 2
 
 
+class WouldWaitError(Exception):
+    """Raised instead of waiting for another thread."""
+
+
+class Impatient(Channel):
+    """Never waits."""
+
+    def _wait_for(self, ready):
+        if not ready():
+            raise WouldWaitError
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_what_was_taken_keeps_its_place_until_it_is_released(depth):
+    channel = Impatient(depth)
+    for item in range(depth):
+        channel.put(item)
+    assert channel.get() == 0
+    with pytest.raises(WouldWaitError):
+        channel.put(depth)
+    channel.release()
+    channel.put(depth)
+    assert [channel.get() for _ in range(depth)] == list(range(1, depth + 1))
+
+
+def test_what_was_taken_keeps_no_place_in_an_empty_queue():
+    channel = Impatient(depth=1)
+    for item in range(3):
+        channel.put(item)
+        assert channel.get() == item
+
+
+def test_asking_for_the_next_gives_up_the_place():
+    channel = Impatient(depth=2)
+    for item in range(2):
+        channel.put(item)
+    assert [channel.get(), channel.get()] == [0, 1]
+    channel.put(2)
+    with pytest.raises(WouldWaitError):
+        channel.put(3)
+    assert channel.get() == 2
+    with pytest.raises(WouldWaitError):
+        channel.get()
+    channel.put(3)
+    channel.put(4)
+
+
+def test_a_release_wakes_who_waits_for_room():
+    channel = Channel(depth=2)
+    for item in range(2):
+        channel.put(item)
+    assert channel.get() == 0
+    thread = threading.Thread(target=channel.put, args=(2,))
+    thread.start()
+    channel.release()
+    thread.join()
+    assert [channel.get(), channel.get()] == [1, 2]
+
+
+def test_targets_make_the_next_batch_once_a_drafters_step_is_given_to_its_device(monkeypatch):
+    trainer = small_dense(threads=1, steps=4)
+    seen, step = [], trainer.optimizers[0].step
+    original = Channel.release
+
+    def release(channel):
+        seen.append("room")
+        original(channel)
+
+    def stepping(*args, **settings):
+        seen.append("step")
+        step(*args, **settings)
+        seen.append("done")
+
+    monkeypatch.setattr(Channel, "release", release)
+    trainer.optimizers[0].step = stepping
+    trainer.run(ignore)
+    assert seen == ["step", "room", "done"] * 4
+
+
 @pytest.mark.parametrize("wait", ["put", "get"])
 def test_stopping_a_channel_ends_present_and_future_waits(wait):
     channel = Channel(depth=1)

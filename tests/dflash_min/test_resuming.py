@@ -26,12 +26,7 @@ from dflash_min.targets.builtin import Target
 from .saved_runs import SETTINGS, everything, lines, stopping_after
 from .trainers import bits, flags, ignore, small, small_dense, state
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-    pytest.mark.usefixtures("threads_end"),
-]
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 ROOT = str(Path(dflash_min.__file__).parents[1])
 

@@ -80,9 +80,9 @@ def test_accumulated_gradients_are_those_of_one_batch_with_all_sequences(layout)
         replica.forward = forward
         replica_step = trainer.optimizers[rank].step
 
-        def step(number, weight, replica=replica, inner=replica_step):
+        def step(*args, replica=replica, inner=replica_step, **named):
             grads.append([p.grad.clone() for p in replica.parameters])
-            inner(number, weight)
+            inner(*args, **named)
 
         trainer.optimizers[rank].step = step
     summary = trainer.run(ignore)

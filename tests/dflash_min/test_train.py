@@ -20,10 +20,6 @@ from dflash_min.step_report import StepReport
 
 from .trainers import flags, small, small_dense, state, workers
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 ROOT = str(Path(dflash_min.__file__).parents[1])
 
 

@@ -19,10 +19,6 @@ from dflash_min.warmup import warm_up, warmup_batch
 from ..bench.stepping.compile_counts import compiles
 from .trainers import ignore, small, small_dense, state
 
-# Dynamo reads .grad of every input and hides torch's warning about it by the way warnings are
-# shown, which comes too late where warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-
 
 @pytest.mark.usefixtures("compiled_graphs")
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def state(module: nn.Module) -> dict[str, bytes]:
 def bits(value: Any) -> Any:
     """Return a tensor's bytes, of which numpy knows no bfloat16, or those of all in a container."""
     if isinstance(value, torch.Tensor):
-        return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return value.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
     if isinstance(value, dict):
         return {key: bits(each) for key, each in value.items()}
     return [bits(each) for each in value] if isinstance(value, list) else value
