@@ -8,7 +8,6 @@ from pathlib import Path
 from dflash_min.cli import parse, to_argv
 from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
-from dflash_min.resolve import resolve
 from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command
@@ -20,7 +19,7 @@ from harness.schedule.reductions import trainer_reductions
 from harness.schedule.runner import ProcessRunner
 from harness.schedule.scheduled import Scheduled, token_for, versions_of
 from harness.schedule.script import Parts
-from harness.spec import RunSpec, arguments_of_file, spec_file
+from harness.spec import RunSpec, arguments_of_file, resolved_anywhere, spec_file
 from harness.supervise.interpreter import check_torch, inspect
 from harness.supervise.launch import Launch
 
@@ -38,7 +37,7 @@ def main(argv: list[str]) -> int:
     threads = spec.drafter_threads()
     interpreter = inspect(sys.executable)
     check_torch(interpreter, needed=True)
-    chosen = resolve(spec.train, 0)
+    chosen = resolved_anywhere(spec.train)
     scheduled = Scheduled(
         "run",
         tuple(spec.trainer_arguments()),
@@ -107,10 +106,10 @@ def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
         return ProcessRunner(folder, launch, run)
 
     def parts_of(train: TrainConfig) -> Parts:
-        chosen = resolve(train, 0)
+        chosen = resolved_anywhere(train)
         return replace(scheduled.parts, backend=chosen.backend, dynamic=chosen.compile_dynamic)
 
-    chosen = resolve(spec.train, 0)
+    chosen = resolved_anywhere(spec.train)
     return Explored(
         prog=PROG,
         slug=f"run-{spec.train.warmup}",

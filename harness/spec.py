@@ -12,7 +12,7 @@ import tyro
 from dflash_min.cli import Names, to_argv
 from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
-from dflash_min.resolve import resolve
+from dflash_min.resolve import Resolved, resolve
 from harness.child.attach import PROBES
 from harness.expect import check_expectations
 from harness.live import check_stop_on
@@ -152,17 +152,9 @@ class RunSpec:
         """Return how many drafter threads there will be.
 
         Raises:
-            UsageError: for settings that are wrong whatever the number of GPUs, which is not
-                known here, without torch. The trainer checks the others.
+            UsageError: as `resolved_anywhere`.
         """
-        refusal: UsageError | None = None
-        for gpus in (0, _MANY_GPUS):
-            try:
-                return len(resolve(self.train, gpus).layout.drafters)
-            except UsageError as error:
-                refusal = refusal or error
-        assert refusal is not None
-        raise refusal
+        return len(resolved_anywhere(self.train).layout.drafters)
 
 
 @dataclass(frozen=True)
@@ -178,6 +170,28 @@ class WatchSpec:
     passthrough: bool = False
     """End with the program's own exit code, 128+n for a signal, instead of the verdict's, and leave
     stdout to the program: the report goes to stderr."""
+
+
+def resolved_anywhere(train: TrainConfig, *, on_gpu: bool = False) -> Resolved:
+    """Return what the trainer chooses on a machine on which it can run.
+
+    Args:
+        train: the trainer's settings.
+        on_gpu: whether that machine has GPUs, if it may have any; it has them in any case if the
+            settings ask for them.
+
+    Raises:
+        UsageError: for settings that are wrong whatever the number of GPUs, which is not known
+            here, without torch. The trainer checks the others.
+    """
+    refusal: UsageError | None = None
+    for gpus in (_MANY_GPUS, 0) if on_gpu else (0, _MANY_GPUS):
+        try:
+            return resolve(train, gpus)
+        except UsageError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 def arguments_of_file(path: Path) -> list[str]:

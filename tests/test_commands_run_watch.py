@@ -229,6 +229,23 @@ def test_how_many_drafter_threads_there_will_be(words, threads) -> None:
     assert parse(RunSpec, words.split(), prog="x", description="").drafter_threads() == threads
 
 
+@pytest.mark.parametrize(
+    ("words", "backend"),
+    [("", "aot_eager"), ("--drafters=cuda:0,cuda:1", "inductor"), ("--device=cuda", "inductor")],
+)
+def test_run_starts_a_trainer_for_gpus_that_this_process_does_not_count(
+    monkeypatch, words, backend
+) -> None:
+    from harness import run
+
+    jobs = []
+    monkeypatch.setattr(run, "run_job", lambda job: jobs.append(job) or 0)
+    assert run.main(words.split()) == 0
+    (job,) = jobs
+    assert [*job.command[3:]] == words.split()
+    assert job.scheduled.parts.backend == backend
+
+
 def test_run_trains_under_the_watch_and_finds_the_no_grad_warmup(tmp_path) -> None:
     (tmp_path / "spec.toml").write_text("[train]\nthreads = 2\nsteps = 2\nwarmup = 'no_grad'\n")
     arguments = ("--spec", "spec.toml", "--device", "cpu", "--expect", "CR101", "--json")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dflash_min.cli import to_argv
 from dflash_min.config import TrainConfig
-from dflash_min.resolve import resolve
 from harness.certificate.program_code import warmup_code, with_warmup
 from harness.certificate.prove import Better, Subject
 from harness.certificate.trainer_flags import warmup_flags
@@ -19,12 +18,11 @@ from harness.schedule.options import ScheduleOptions
 from harness.schedule.plan import Plan, Schedule
 from harness.schedule.runner import ProcessRunner
 from harness.schedule.scheduled import Kind, Scheduled, versions_of
+from harness.spec import resolved_anywhere
 from harness.supervise.interpreter import Interpreter
 from harness.supervise.launch import Launch, WatchSettings
 from harness.supervise.program import Program
 
-# What the trainer chooses by default hangs on whether there are any.
-_MANY_GPUS = 64
 _TRAINER = (sys.executable, "-m", "dflash_min.train")
 
 
@@ -48,8 +46,8 @@ def trainer(config: TrainConfig, python: Interpreter, watching: Watching, comman
 
     def suggest(harvest: Harvest, folder: Path) -> Better | None:
         del folder
-        gpus = _MANY_GPUS if harvest.table.on_gpu else 0
-        found = warmup_flags(config, resolve(config, gpus), harvest.codes)
+        chosen = resolved_anywhere(config, on_gpu=harvest.table.on_gpu)
+        found = warmup_flags(config, chosen, harvest.codes)
         if found is None:
             return None
         suggestion, better = found
