@@ -69,6 +69,50 @@ def test_the_trainer_is_diagnosed_as_a_program_like_any_other(tmp_path) -> None:
     assert roots(report) == {"CR101"}
 
 
+IN_TURN = """
+    import sys
+    import threading
+
+    import torch
+
+    block = torch.compile(lambda x: x.sin().sum(), backend="aot_eager")
+    for _ in range(12):  # so many that nobody looks at the main thread's calls any more
+        block(torch.ones(2, 4))
+
+    turns = [threading.Event() for _ in range(4)]
+
+    def call(turn, times):
+        turns[turn].wait(60)
+        for _ in range(times):
+            block(torch.ones(3, 4))
+        turns[turn + 1].set()
+
+    def first():
+        call(0, 12)
+        if sys.argv[1] == "goes on":
+            call(2, 1)
+
+    threads = [
+        threading.Thread(target=first, name="first"),
+        threading.Thread(target=call, args=(1, 1), name="second"),
+    ]
+    for thread in threads:
+        thread.start()
+    turns[0].set()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize(("mode", "found"), [("goes on", {"CR201"}), ("is done", set())])
+def test_threads_that_call_in_turn_call_in_the_same_period(tmp_path, mode, found) -> None:
+    """Though what they call is a hit by then, which is seen only where somebody looks for it."""
+    (tmp_path / "in_turn.py").write_text(textwrap.dedent(IN_TURN))
+    code, report = run(tmp_path, "--", str(tmp_path / "in_turn.py"), mode)
+    assert code == bool(found)
+    assert roots(report) == found
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("program") / "clean.py"

@@ -30,6 +30,8 @@ from .backward import note_autograd
 _LOOKS = 8
 # Looks at one code object in one thread that are all written; later only powers of two are.
 _ALWAYS = 64
+# First calls of one code object by so many threads begin an epoch.
+_ARRIVALS = 16
 # How long after an epoch began a thread that called before is waited for.
 _PATIENCE_S = 10.0
 #: Where ``ThreadState.scratch`` keeps what ends with the thread.
@@ -140,6 +142,7 @@ class _Watch:
         self._follower = following.of(recorder)
         self._rests = True
         self._threads: dict[int, _Thread] = {}
+        self._callers: dict[int, int] = {}
         self._begun = (symbols.epoch(), time.monotonic())
         recorder.at_fork(after_in_child=self._after_fork)
 
@@ -244,6 +247,19 @@ class _Watch:
         if first:
             data["context"] = context.describe()
         recorder.emit("wrapper", data, where=where)
+        if code is not None and count == 1:
+            self._arrived(thread, number)
+
+    def _arrived(self, thread: _Thread, number: int) -> None:
+        """Have all who called the code object before looked at again.
+
+        Two threads call it in the same period if one calls before and after another's first call,
+        and cached calls go unseen.
+        """
+        callers = self._callers[number] = self._callers.get(number, 0) + 1
+        if 1 < callers <= _ARRIVALS:
+            symbols.begin_epoch()
+            thread.epoch = symbols.epoch()
 
     def _flagged(self, frame: FrameType) -> None:
         recorder, tid = self._recorder, self._recorder.local.tid
