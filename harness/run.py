@@ -9,6 +9,7 @@ from dflash_min.cli import parse, to_argv
 from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
+from harness.child.memory_cap import gpu_is_visible
 from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.events.run import Run
@@ -37,7 +38,8 @@ def main(argv: list[str]) -> int:
     threads = spec.drafter_threads()
     interpreter = inspect(sys.executable)
     check_torch(interpreter, needed=True)
-    chosen = resolved_anywhere(spec.train)
+    on_gpu = gpu_is_visible(interpreter.cuda)
+    chosen = resolved_anywhere(spec.train, on_gpu=on_gpu)
     scheduled = Scheduled(
         "run",
         tuple(spec.trainer_arguments()),
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
     )
     scheduled.check_versions(PROG)
     if spec.schedule.searches:
-        return explore(_explored(spec, scheduled))
+        return explore(_explored(spec, scheduled, on_gpu=on_gpu))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
     return run_job(
         Job(
@@ -87,7 +89,7 @@ def _spec(argv: list[str]) -> RunSpec:
     return parse(RunSpec, [*token.argv, *cache, *given], prog=PROG, description=__doc__ or "")
 
 
-def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
+def _explored(spec: RunSpec, scheduled: Scheduled, *, on_gpu: bool) -> Explored[TrainConfig]:
     def runner_for(train: TrainConfig, folder: Path) -> ProcessRunner:
         def launch(schedule: Schedule, folder: Path, slot: int) -> Launch:
             del slot
@@ -106,10 +108,10 @@ def _explored(spec: RunSpec, scheduled: Scheduled) -> Explored[TrainConfig]:
         return ProcessRunner(folder, launch, run)
 
     def parts_of(train: TrainConfig) -> Parts:
-        chosen = resolved_anywhere(train)
+        chosen = resolved_anywhere(train, on_gpu=on_gpu)
         return replace(scheduled.parts, backend=chosen.backend, dynamic=chosen.compile_dynamic)
 
-    chosen = resolved_anywhere(spec.train)
+    chosen = resolved_anywhere(spec.train, on_gpu=on_gpu)
     return Explored(
         prog=PROG,
         slug=f"run-{spec.train.warmup}",

@@ -230,15 +230,22 @@ def test_how_many_drafter_threads_there_will_be(words, threads) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "backend"),
-    [("", "aot_eager"), ("--drafters=cuda:0,cuda:1", "inductor"), ("--device=cuda", "inductor")],
+    ("words", "there", "backend"),
+    [
+        ("", False, "aot_eager"),
+        ("", True, "inductor"),
+        ("--device=cpu", True, "aot_eager"),
+        ("--drafters=cuda:0,cuda:1", False, "inductor"),
+        ("--device=cuda", False, "inductor"),
+    ],
 )
 def test_run_starts_a_trainer_for_gpus_that_this_process_does_not_count(
-    monkeypatch, words, backend
+    monkeypatch, words, there, backend
 ) -> None:
     from harness import run
 
     jobs = []
+    monkeypatch.setattr(run, "gpu_is_visible", lambda build: there)
     monkeypatch.setattr(run, "run_job", lambda job: jobs.append(job) or 0)
     assert run.main(words.split()) == 0
     (job,) = jobs
