@@ -45,7 +45,9 @@ PATIENCE_S: Final = 60.0
 """Seconds in which the other threads may end once one has failed. More than for a stop: a thread
 that fails later, at the end of a compile for example, tells what else was wrong."""
 _STEP_SHARE: Final = 0.8
-"""Of the time for a stop, for the step; the rest is for updates that have begun by then."""
+"""Of the time for a stop, for the step; then come updates that have begun by then."""
+_WAKING_SHARE: Final = 0.05
+"""Of the time for a stop, at its end: threads that only wait are told, and get it to end."""
 _WAKE_S: Final = 1.0
 """Seconds after which the main thread looks up though nothing has come. A signal that arrives right
 before it falls asleep does not wake it (CPython, `PyThread_acquire_lock_timed`: the C handler only
@@ -236,7 +238,8 @@ class Pipeline:
     def _halt(self, until: float) -> None:
         """End all threads between two steps, or, where that is not possible in time, anyhow."""
         # First: a meeting that is broken off while some have left it would divide the replicas.
-        self._updates.hold(max(until - time.monotonic(), 0.0))
+        waking_s = _WAKING_SHARE * self._grace_s
+        self._updates.hold(max(until - waking_s - time.monotonic(), 0.0))
         self._average.abort()
         for row in self._channels:
             for channel in row:
@@ -264,11 +267,12 @@ class Pipeline:
                 )
             try:
                 self._average.meet()
-            finally:  # a meeting that is broken off is one of replicas whose steps are done
-                seconds = time.perf_counter() - began
-                observe.step(step, round(mine[TOKENS]), seconds)
-                if rank == 0:
-                    self._report(step_report(resolved, step, totals, seconds))
+            finally:  # a meeting may be broken off when all have come, or before
+                if self._updates.finished(step):
+                    seconds = time.perf_counter() - began
+                    observe.step(step, round(mine[TOKENS]), seconds)
+                    if rank == 0:
+                        self._report(step_report(resolved, step, totals, seconds))
             if rank == 0 and self._stopping:
                 self._halt(time.monotonic() + self._grace_s)
 

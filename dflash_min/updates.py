@@ -71,5 +71,10 @@ class Updates:
             self._held = True
             return self._done[0]
 
+    def finished(self, step: int) -> bool:
+        """Return whether all replicas have finished a step, which is counted from 0."""
+        with self._changed:
+            return min(self._done) > step
+
     def _between_steps(self) -> bool:
         return not self._inside and len(set(self._done)) == 1

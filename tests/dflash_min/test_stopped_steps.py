@@ -179,7 +179,10 @@ def test_the_command_leaves_a_stuck_thread_behind(tmp_path, monkeypatch, capsys,
 
 
 def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
-    """An update that does not end gets what the step has left of the time, not as much again."""
+    """An update that does not end gets what the step has left of the time, not as much again.
+
+    Whoever waits for it ends, and does not report the step.
+    """
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
     trainer.grace_s = 0.5
     step, hold, goes_on, timeouts = trainer.optimizers[1].step, Updates.hold, threading.Event(), []
@@ -196,11 +199,14 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
 
     trainer.optimizers[1].step = hangs
     monkeypatch.setattr(Updates, "hold", timed)
-    trainer.run(ignore)
+    reported = []
+    trainer.run(lambda report: reported.append(report.step + 1))
     end("drafter-1", goes_on)
     assert len(timeouts) == 2
     assert timeouts[0] <= 0.3 * trainer.grace_s
     assert timeouts[1] == 0
+    assert reported == [1, 2]
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
 def test_a_step_that_ends_while_all_stop_is_reported_and_saved(tmp_path, monkeypatch):

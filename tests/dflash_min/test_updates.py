@@ -28,6 +28,17 @@ def test_updates_are_held_between_two_steps_only():
     assert updates.hold(timeout=0) == 6
 
 
+def test_a_step_is_finished_when_all_replicas_have_finished_it():
+    updates = Updates(replicas=2, done=4)
+    assert updates.finished(3)
+    for rank in range(2):
+        assert not updates.finished(4)
+        with updates.update(rank):
+            assert not updates.finished(4)
+    assert updates.finished(4)
+    assert not updates.finished(5)
+
+
 def test_a_hold_waits_for_updates_that_have_begun():
     updates = Updates(replicas=2, done=0)
     found = []
