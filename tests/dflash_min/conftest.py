@@ -64,10 +64,16 @@ def threads_end() -> Iterator[None]:
 
 @pytest.fixture
 def compiled_graphs() -> Iterator[Callable[[], int]]:
-    """Start from empty caches and count the graphs compiled since."""
+    """Start from empty caches and dynamo's usual settings; count the graphs compiled since.
+
+    Up to torch 2.11 they are one for the process, and another test's threads, which called at the
+    same time, can have left those behind that stand for ``dynamic=True`` (CR305).
+    """
+    usual = {"assume_static_by_default": True, "automatic_dynamic_shapes": True}
     torch._dynamo.reset()
     counters.clear()
-    yield lambda: counters["stats"]["unique_graphs"]
+    with torch._dynamo.config.patch(usual):
+        yield lambda: counters["stats"]["unique_graphs"]
     torch._dynamo.reset()
 
 
