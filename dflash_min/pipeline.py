@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import queue
@@ -158,6 +157,8 @@ class Pipeline:
                 raise
         if self._exchange is not None and not self.left_behind:
             self._exchange.release()
+        if not self._errors:
+            self._settle_all()
         if self._errors:
             raise self._failure()
 
@@ -174,9 +175,18 @@ class Pipeline:
     def finished_steps(self) -> int | None:
         """Return how many steps all replicas have finished, once `run` has ended.
 
-        None where an error in the middle of an update has left the replicas between two steps.
+        None where an error in the middle of an update has left the replicas between two steps, or
+        their devices no longer tell.
         """
-        return self._updates.hold(timeout=0)
+        steps = self._updates.hold(timeout=0)
+        try:
+            for optimizer in self._optimizers:
+                optimizer.settle()
+        except NotFiniteError:  # in no replica has the last step changed anything
+            return None if steps is None else steps - 1
+        except RuntimeError:  # of CUDA
+            return None
+        return steps
 
     def _wait_for_all(self, until: float, *, halted: bool = False) -> None:
         """Wait for the end of every thread that was started, but not for ever.
@@ -204,6 +214,15 @@ class Pipeline:
                 until = min(until, time.monotonic() + self._patience_s)
             else:
                 mail.join()
+
+    def _settle_all(self) -> None:
+        """Ask for the last step of replicas that were stopped before they asked."""
+        for optimizer in self._optimizers:
+            try:
+                optimizer.settle()
+            except RuntimeError as error:  # not finite, or of CUDA
+                self._errors.append(error)
+                return
 
     def _failure(self) -> BaseExceptionGroup[BaseException]:
         with self._errors_lock:
@@ -262,9 +281,7 @@ class Pipeline:
             mine = self._gradient(rank, step)
             totals = self._average.gather(rank, mine)
             with self._updates.update(rank):
-                self._optimizers[rank].step(
-                    step, totals[WEIGHT], meanwhile=functools.partial(self._make_room, rank)
-                )
+                self._optimizers[rank].step(step, totals[WEIGHT])
             try:
                 self._average.meet()
             finally:  # a meeting may be broken off when all have come, or before
@@ -275,13 +292,13 @@ class Pipeline:
                         self._report(step_report(resolved, step, totals, seconds))
             if rank == 0 and self._stopping:
                 self._halt(time.monotonic() + self._grace_s)
+        self._optimizers[rank].settle()
 
     def _make_room(self, rank: int) -> None:
         """Let the targets make a replica's next batches.
 
-        Not sooner: while a drafter gives its device a step, a target that does so too holds it up,
-        as both need the interpreter. Now it waits for its device, which what the target gives it
-        then keeps busy until the drafter has begun its next step.
+        Not sooner: while a drafter gives its device a forward and a backward, a target that does so
+        too holds it up, as both need the interpreter. Now it waits for its device.
         """
         for channel in self._channels[rank]:
             channel.release()
@@ -298,6 +315,7 @@ class Pipeline:
             found = read_sums(sums)
             sums.weighted_sum.backward()  # type: ignore[no-untyped-call]
             gradients.add()
+            self._make_room(rank)
             numbers = step_numbers(found, batch.tokens)
             if not math.isfinite(numbers[LOSS]):
                 raise NotFiniteError(self._describe(number, numbers[LOSS]))

@@ -238,6 +238,8 @@ class Trainer:
             if held_out is not None:
                 held_out(evaluation)
         if self.folder is not None and self.folder.due(done):
+            for optimizer in self.optimizers:
+                optimizer.settle()
             self._save(done)
 
     def _record(self, step: int, kind: str, values: dict[str, object]) -> None:

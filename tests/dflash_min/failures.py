@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from torch import Tensor
+
+    from dflash_min.optim import Optimizer
     from dflash_min.targets.interface import TargetModel
 
 Argument = TypeVar("Argument")
@@ -56,13 +62,48 @@ class Clock:
     perf_counter = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
-        self._passed = 0.0
+        self._passed = self._between = 0.0
 
     def monotonic(self) -> float:
+        self._passed += self._between
         return time.monotonic() + self._passed
 
     def advance(self, seconds: float) -> None:
-        self._passed += seconds
+        """Let time pass before each look from now on, so that a limit set later passes too."""
+        self._between = seconds
+
+
+class PlainKernels:
+    """What `FusedAdamW` is to an optimiser, on a CPU: it refuses what is not finite by itself."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.taken: list[int] = []
+        """Of each update that was not refused, the number that AdamW knows it by."""
+        self._parameters = parameters
+        self._gradients: list[Tensor] = []
+        self._norm = torch.tensor(math.nan)
+
+    def clip(self, gradients: Sequence[Tensor], *, weight: float, max_norm: float) -> Tensor:
+        del max_norm
+        self._gradients = [g.float() / weight for g in gradients]
+        self._norm = torch.stack([g.square().sum() for g in self._gradients]).sum().sqrt()
+        return self._norm
+
+    @torch.no_grad()
+    def update(self, *, t: int, lr: float, **_: object) -> None:
+        if self._norm.isfinite():
+            self.taken.append(t)
+            for p, g in zip(self._parameters, self._gradients, strict=True):
+                p.sub_((lr * g / self._norm).to(p.dtype))
+
+
+def with_kernels(optimizer: Optimizer) -> PlainKernels:
+    """Let an optimiser work as with fused kernels, whose numbers are asked for later."""
+    kernels = PlainKernels(optimizer._parameters)
+    for master in optimizer._masters:
+        optimizer._adamw.state[master]["step"] = torch.tensor(0.0)
+    optimizer._fused = kernels
+    return kernels
 
 
 @contextlib.contextmanager

@@ -78,12 +78,10 @@ class Threads:
                 can.append((self.make, i))
         behind = min(self.step(rank) for rank in range(len(self.to_take)))
         for rank, left in enumerate(self.to_take):
-            if self.step(rank) > behind:  # others are in the step before
-                continue
-            begins = not left or self.resolved.batch_place(left[0])[2] == 0
-            if begins and any(mine == rank for mine, _ in self.keeping):
+            queue = left and self.queues[rank, maker(self.resolved, left[0])]
+            if any(mine == rank for mine, _ in self.keeping):
                 can.append((self.release, rank))
-            elif left and self.queues[rank, maker(self.resolved, left[0])]:
+            elif queue and self.step(rank) == behind:  # all others have ended the step before
                 can.append((self.take, rank))
         return can
 

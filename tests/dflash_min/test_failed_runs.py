@@ -12,7 +12,7 @@ from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, SaveError
 from dflash_min.saving import checkpoint, metrics
 
-from .failures import BrokenError, disk_that_fills_up, dying_after
+from .failures import BrokenError, disk_that_fills_up, dying_after, with_kernels
 from .saved_runs import SETTINGS, everything, lines, stopping_after
 from .trainers import bits, flags, ignore, small_dense, state
 
@@ -55,6 +55,48 @@ def test_a_loss_that_is_no_number_is_named_and_what_was_before_it_is_saved(value
     saved = checkpoint.read(tmp_path / "run")
     assert saved.step == 3
     assert bits(saved.weights) == state(before.replicas[0].drafter)
+
+
+def overflowing(trainer, step):
+    """Let one replica's gradient be infinite in a step (from 1), and its loss not.
+
+    As with fused kernels, which refuse it before anybody knows.
+    """
+    batches = []
+    forward, first = trainer.replicas[1].forward, trainer.replicas[1].parameters[0]
+    trainer.replicas[1].forward = lambda batch: forward(batches.append(batch.step + 1) or batch)
+    first.register_hook(lambda g: g * float("inf") if batches[-1] == step else g)
+    return [with_kernels(optimizer) for optimizer in trainer.optimizers]
+
+
+@pytest.mark.parametrize("step", [3, 5])
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_gradient_that_overflows_ends_the_run_and_is_in_no_checkpoint(step, every, tmp_path):
+    trainer = small_dense(SaveConfig(out=tmp_path, save_every=every), **SETTINGS)
+    kernels = overflowing(trainer, step)
+    with pytest.raises(ExceptionGroup) as caught:
+        trainer.run(ignore)
+    assert {str(error) for error in caught.value.exceptions} == {
+        f"step {step}: the norm of the gradients is inf"
+    }
+    assert {type(error) for error in caught.value.exceptions} == {NotFiniteError}
+    assert trainer.finished == step - 1
+    assert [each.taken for each in kernels] == [list(range(1, step))] * 3
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names[-1] == f"step-{step - 1:08}"
+    saved = checkpoint.read(tmp_path)
+    assert saved.step == step - 1
+    assert bits(saved.weights) == state(trainer.replicas[0].drafter)
+
+
+def test_a_gradient_that_overflows_in_the_step_of_a_stop_is_told_too(tmp_path):
+    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    overflowing(trainer, 3)
+    with pytest.raises(ExceptionGroup) as caught:
+        stopping_after(trainer, 3)
+    (error,) = caught.value.exceptions
+    assert str(error) == "step 3: the norm of the gradients is inf"
+    assert checkpoint.read(tmp_path).step == 2
 
 
 def test_the_command_tells_of_such_a_loss_in_two_lines(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,8 @@ from dflash_min.lr import lr_share
 from dflash_min.optim import Optimizer
 from dflash_min.resolve import resolve
 
+from .failures import with_kernels
+
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 STEPS, SHAPES = 6, [(8, 6), (5,)]
@@ -113,3 +115,71 @@ def test_a_gradient_that_is_not_finite_changes_nothing(dtype, bad) -> None:
     with pytest.raises(NotFiniteError, match=r"step 4: the norm of the gradients is (nan|inf)"):
         optimizer.step(3)
     assert all(map(torch.equal, mine, before))
+
+
+def spoil(mine: list[Parameter]) -> None:
+    give_gradients(mine, 0)
+    mine[1].grad[2] = math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_kernels_refuse_is_told_once_it_is_known_and_is_no_step(dtype) -> None:
+    mine = parameters(dtype)
+    optimizer = Optimizer(mine, settings(dtype))
+    kernels = with_kernels(optimizer)
+    give_gradients(mine, 0)
+    optimizer.step(0)
+    before = [p.detach().clone() for p in mine]
+    spoil(mine)
+    optimizer.step(1)
+    for _ in range(2):  # whoever asks is told
+        with pytest.raises(NotFiniteError, match="step 2: the norm of the gradients is inf"):
+            optimizer.settle()
+    assert all(map(torch.equal, mine, before))
+    give_gradients(mine, 2)
+    optimizer.step(2)
+    optimizer.settle()
+    assert kernels.taken == [1, 2]
+    assert not any(map(torch.equal, mine, before))
+
+
+def test_a_step_is_not_taken_after_one_that_turns_out_to_be_refused() -> None:
+    mine = parameters("float32")
+    optimizer = Optimizer(mine, settings("float32"))
+    kernels = with_kernels(optimizer)
+    spoil(mine)
+    optimizer.step(4)
+    give_gradients(mine, 0)
+    with pytest.raises(NotFiniteError, match="step 5"):
+        optimizer.step(5)
+    assert kernels.taken == []
+
+
+def test_a_state_counts_the_steps_that_were_taken() -> None:
+    mine = parameters("float32")
+    optimizer = Optimizer(mine, settings("float32"))
+    with_kernels(optimizer)
+    for step, give in enumerate((give_gradients, give_gradients, lambda mine, _: spoil(mine))):
+        give(mine, step)
+        optimizer.step(step)
+    counts = {state["step"].item() for state in optimizer.state_dict()["adamw"]["state"].values()}
+    assert counts == {2.0}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_is_given_a_step_without_being_waited_for() -> None:
+    matrix = torch.randn(8192, 8192, device="cuda")
+    mine = [Parameter(torch.ones(16, 16, device="cuda", dtype=torch.bfloat16))]
+    config = TrainConfig(preset="fast", device="cuda", steps=STEPS, lr=0.5, lr_warmup=0.0)
+    optimizer = Optimizer(mine, resolve(config, gpus=1))
+    for step in range(2):
+        matrix @ matrix
+        torch.cuda.synchronize()
+        for _ in range(100):
+            matrix @ matrix
+        mine[0].grad = torch.ones_like(mine[0])
+        optimizer.step(step)
+        assert not torch.cuda.current_stream().query()
+        optimizer.settle()
+    assert (mine[0] < 0.5).all()

@@ -16,6 +16,7 @@ from dflash_min.config import TrainConfig
 from dflash_min.errors import Stopped
 from dflash_min.pipeline import enter_thread
 from dflash_min.resolve import resolve
+from dflash_min.step_report import step_numbers
 from dflash_min.updates import Updates
 
 from .failures import BrokenError, dying_after, failing
@@ -105,24 +106,23 @@ def test_a_release_wakes_who_waits_for_room():
     assert [channel.get(), channel.get()] == [1, 2]
 
 
-def test_targets_make_the_next_batch_once_a_drafters_step_is_given_to_its_device(monkeypatch):
+def test_targets_make_the_next_batch_when_a_drafter_has_given_its_device_the_backward(monkeypatch):
     trainer = small_dense(threads=1, steps=4)
-    seen, step = [], trainer.optimizers[0].step
-    original = Channel.release
+    seen, original = [], Channel.release
+    trainer.replicas[0].parameters[0].register_hook(lambda _: seen.append("backward"))
 
     def release(channel):
         seen.append("room")
         original(channel)
 
-    def stepping(*args, **settings):
-        seen.append("step")
-        step(*args, **settings)
-        seen.append("done")
+    def numbers(*args):
+        seen.append("numbers")
+        return step_numbers(*args)
 
     monkeypatch.setattr(Channel, "release", release)
-    trainer.optimizers[0].step = stepping
+    monkeypatch.setattr(pipeline, "step_numbers", numbers)
     trainer.run(ignore)
-    assert seen == ["step", "room", "done"] * 4
+    assert seen == ["backward", "room", "numbers"] * 4
 
 
 @pytest.mark.parametrize("wait", ["put", "get"])
