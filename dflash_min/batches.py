@@ -110,7 +110,8 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy to a device without waiting for what it does, which may be a drafter's whole step.
 
     From memory that is not pinned, a copy to a GPU waits for all work that was given to it before.
+    Torch keeps pinned memory until copies from it are over.
     """
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -129,8 +129,8 @@ class TrainConfig:
     """Pieces of a step to fuse, of mask, layers, loss and optimizer, which needs --dtype bfloat16;
     none turns all off (default: none; with --preset fast all)."""
     exchange: Exchange = "after"
-    """When drafters on several GPUs send each other their gradients: after the backward, or each
-    gradient during it, as soon as it is made, which needs --accumulate 1."""
+    """When drafters on several GPUs send each other their gradients: after the backward, or in
+    buckets during it, as they fill, which needs --accumulate 1."""
 
     steps: int = 12
     """Optimiser steps."""
@@ -147,7 +147,8 @@ class TrainConfig:
     loss_chunk: int | None = None
     """Query slots whose logits exist at one time (default: CPU 64, GPU 2048)."""
     queue_depth: int = 2
-    """Batches that may wait between one target and one drafter."""
+    """Places for batches between one target and one drafter; one in work keeps its place while
+    others wait there."""
     eval_batches: int = 0
     """Batches of held-out text to evaluate after training, with attention not compiled."""
     eval_every: int = 0

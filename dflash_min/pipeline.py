@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import queue
@@ -46,7 +47,7 @@ that fails later, at the end of a compile for example, tells what else was wrong
 _STEP_SHARE: Final = 0.8
 """Of the time for a stop, for the step; then come updates that have begun by then."""
 _WAKING_SHARE: Final = 0.05
-"""Of the time for a stop, at its end: threads that only wait are told, and get it to end."""
+"""Of the time for a stop, the end: it is for threads to end that only wait, and are told then."""
 _WAKE_S: Final = 1.0
 """Seconds after which the main thread looks up though nothing has come. A signal that arrives right
 before it falls asleep does not wake it (CPython, `PyThread_acquire_lock_timed`: the C handler only
@@ -127,6 +128,9 @@ class Pipeline:
         self._errors_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._stopping = False
+        self._finished: int | None = None
+        self._unreported: tuple[int, Callable[[], None]] | None = None
+        """A step after which drafter-0 was stopped before the others had finished it."""
         # Its put may be called in a signal handler that interrupts its get.
         self._mail: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
 
@@ -154,11 +158,11 @@ class Pipeline:
                 until = time.monotonic() + self._grace_s
                 self._halt(until)
                 self._wait_for_all(until, halted=True)
+                self._conclude()
                 raise
         if self._exchange is not None and not self.left_behind:
             self._exchange.release()
-        if not self._errors:
-            self._settle_all()
+        self._conclude()
         if self._errors:
             raise self._failure()
 
@@ -178,15 +182,7 @@ class Pipeline:
         None where an error in the middle of an update has left the replicas between two steps, or
         their devices no longer tell.
         """
-        steps = self._updates.hold(timeout=0)
-        try:
-            for optimizer in self._optimizers:
-                optimizer.settle()
-        except NotFiniteError:  # in no replica has the last step changed anything
-            return None if steps is None else steps - 1
-        except RuntimeError:  # of CUDA
-            return None
-        return steps
+        return self._finished
 
     def _wait_for_all(self, until: float, *, halted: bool = False) -> None:
         """Wait for the end of every thread that was started, but not for ever.
@@ -215,14 +211,34 @@ class Pipeline:
             else:
                 mail.join()
 
-    def _settle_all(self) -> None:
-        """Ask for the last step of replicas that were stopped before they asked."""
-        for optimizer in self._optimizers:
-            try:
+    def _conclude(self) -> None:
+        """Count the steps that are finished, for good, and report the last if nobody has."""
+        finished = self._updates.hold(timeout=0)
+        try:
+            for optimizer in self._optimizers:
                 optimizer.settle()
-            except RuntimeError as error:  # not finite, or of CUDA
+        except NotFiniteError as error:
+            self._add(error)
+            # In no replica has the last step changed anything.
+            finished = None if finished is None else finished - 1
+        except RuntimeError as error:  # of CUDA
+            self._add(error)
+            finished = None
+        self._finished = finished
+        if finished is None or self._unreported is None:
+            return
+        step, report = self._unreported
+        if step < finished:
+            try:
+                report()
+            except Exception as error:  # noqa: BLE001  # raised with the others
+                self._add(error)
+
+    def _add(self, error: Exception) -> None:
+        """Keep an error that is found at the end, unless a thread has told it."""
+        with self._errors_lock:
+            if not any(isinstance(other, type(error)) for other in self._errors):
                 self._errors.append(error)
-                return
 
     def _failure(self) -> BaseExceptionGroup[BaseException]:
         with self._errors_lock:
@@ -285,14 +301,29 @@ class Pipeline:
             try:
                 self._average.meet()
             finally:  # a meeting may be broken off when all have come, or before
+                report = functools.partial(
+                    self._tell, rank, step, mine, totals, time.perf_counter() - began
+                )
                 if self._updates.finished(step):
-                    seconds = time.perf_counter() - began
-                    observe.step(step, round(mine[TOKENS]), seconds)
-                    if rank == 0:
-                        self._report(step_report(resolved, step, totals, seconds))
+                    report()
+                elif rank == 0:
+                    self._unreported = step, report
             if rank == 0 and self._stopping:
                 self._halt(time.monotonic() + self._grace_s)
         self._optimizers[rank].settle()
+
+    def _tell(
+        self,
+        rank: int,
+        step: int,
+        mine: tuple[float, ...],
+        totals: tuple[float, ...],
+        seconds: float,
+    ) -> None:
+        """Tell of a step that is finished."""
+        observe.step(step, round(mine[TOKENS]), seconds)
+        if rank == 0:
+            self._report(step_report(self._resolved, step, totals, seconds))
 
     def _make_room(self, rank: int) -> None:
         """Let the targets make a replica's next batches.

@@ -9,7 +9,7 @@ from dflash_min.cli import parse, to_argv
 from dflash_min.config import TrainConfig
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
-from harness.child.memory_cap import gpu_is_visible
+from harness.child.gpus import gpu_is_visible
 from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.events.run import Run

@@ -9,24 +9,7 @@ data, and under 1 GiB libgomp cannot start its threads, where under RLIMIT_DATA 
 runs.
 """
 
-import glob
-import os
 from typing import Any
-
-_DEVICES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-#: Values that hide every GPU: torch takes a list up to the first index that is none.
-_NONE_VISIBLE = frozenset({"", "-1", "NoDevFiles"})
-
-
-def gpu_is_visible(build: str) -> bool:
-    """Whether a torch built for ``build`` (CUDA's or ROCm's version; empty: neither) sees a GPU.
-
-    To judge by the devices and the environment: asking CUDA would initialise the driver.
-    """
-    if not build or any(os.environ.get(name, "0").strip() in _NONE_VISIBLE for name in _VISIBLE):
-        return False
-    return any(glob.glob(pattern) for pattern in _DEVICES)  # noqa: PTH207 - few imports here
 
 
 def limit_data(cap: int) -> int:

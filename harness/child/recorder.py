@@ -294,7 +294,7 @@ class Recorder:
         if self.schedule is not None:
             self.schedule.reach(point, edge)
 
-    def look_at_all_threads(self) -> None:
+    def look_at_all_threads(self) -> object:
         """Make every thread's next calls of compiled code visible; the wrapper probe sets this."""
 
     def after_fork(self) -> None:

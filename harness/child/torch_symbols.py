@@ -257,11 +257,12 @@ def _passed_on(around: Callable[[FrameType, Asked], bool]) -> Callable[[], bool]
     return is_fx_symbolic_tracing
 
 
-def begin_epoch() -> None:
-    """Have every thread's next calls looked at."""
+def begin_epoch() -> object:
+    """Have every thread's next calls looked at; return what stands for the new epoch."""
     global _epoch, _calm  # noqa: PLW0603 - a module's global is the cheapest to read
-    _epoch = object()
+    _epoch = begun = object()
     _calm = False
+    return begun
 
 
 def epoch() -> object:

@@ -74,35 +74,6 @@ def test_a_process_without_torch_has_only_its_processors_memory(monkeypatch):
     assert memory.use_of("cuda:0") is None
 
 
-@pytest.mark.parametrize(
-    ("build", "variables", "visible"),
-    [
-        ("", {}, False),
-        ("13.0", {}, True),
-        ("13.0", {"CUDA_VISIBLE_DEVICES": ""}, False),
-        ("13.0", {"CUDA_VISIBLE_DEVICES": "-1"}, False),
-        ("13.0", {"CUDA_VISIBLE_DEVICES": "1,0"}, True),
-        ("6.4", {"HIP_VISIBLE_DEVICES": "-1"}, False),
-    ],
-)
-def test_whether_a_gpu_is_visible_is_told_without_asking_cuda(
-    monkeypatch, tmp_path, build, variables, visible
-):
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(memory_cap, "_DEVICES", (f"{tmp_path}/nvidia[0-9]*",))
-    assert memory_cap.gpu_is_visible(build) is visible
-
-
-def test_without_a_device_file_there_is_no_gpu(monkeypatch, tmp_path):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(memory_cap, "_DEVICES", (f"{tmp_path}/nvidia[0-9]*",))
-    assert not memory_cap.gpu_is_visible("13.0")
-
-
 def test_a_bounded_process_gets_a_memory_error_and_lives():
     out = in_a_process(
         "print(limit_data(256 << 20))\n"

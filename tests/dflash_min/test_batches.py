@@ -51,3 +51,12 @@ def test_a_batch_does_not_wait_for_what_its_device_has_to_do() -> None:
     batch = with_features(target, device, 7, 3, tensors())
     assert not torch.cuda.current_stream().query()
     check(batch, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_batch_comes_to_a_drafter_on_another_gpu_than_the_targets() -> None:
+    here, there = (torch.device("cuda", i) for i in range(2))
+    batch = with_features(doubling(here), there, 7, 3, tensors())
+    assert batch.features_BSF.device == batch.input_ids_BS.device == there
+    check(batch, there)

@@ -9,6 +9,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_min.channel import Channel
 from dflash_min.config import TrainConfig
 from dflash_min.dealing import made_by, maker, taken_by
 from dflash_min.resolve import resolve
@@ -57,13 +58,14 @@ class Threads:
 
     resolved: object
     start: int
-    queues: dict = field(init=False)
-    keeping: set = field(default_factory=set)
-    """Queues in which what was taken last has its place."""
+    channels: dict = field(init=False)
+    working: set = field(default_factory=set)
+    """Drafters that have not released what they took last."""
 
     def __post_init__(self):
         ranks, targets = (range(len(x)) for x in (self.drafters, self.targets))
-        self.queues = {(rank, i): deque() for rank in ranks for i in targets}
+        depth = self.resolved.queue_depth
+        self.channels = {(rank, i): Channel(depth) for rank in ranks for i in targets}
         self.to_make = [deque(made_by(self.resolved, i, self.start)) for i in targets]
         self.to_take = [deque(taken_after(self.resolved, rank, self.start)) for rank in ranks]
 
@@ -71,43 +73,41 @@ class Threads:
     drafters = property(lambda self: self.resolved.layout.drafters)
 
     def moves(self):
-        """All that some thread could do now."""
+        """All that some thread could do now without waiting."""
         can = []
         for i, left in enumerate(self.to_make):
-            if left and self.has_room(self.place(i, left[0])):
+            if left and self.into(i, left[0])._has_room():
                 can.append((self.make, i))
         behind = min(self.step(rank) for rank in range(len(self.to_take)))
         for rank, left in enumerate(self.to_take):
-            queue = left and self.queues[rank, maker(self.resolved, left[0])]
-            if any(mine == rank for mine, _ in self.keeping):
+            channel = left and self.channels[rank, maker(self.resolved, left[0])]
+            if rank in self.working:
                 can.append((self.release, rank))
-            elif queue and self.step(rank) == behind:  # all others have ended the step before
+            elif left and channel._items and self.step(rank) == behind:
+                # All others have ended the step before.
                 can.append((self.take, rank))
         return can
-
-    def has_room(self, place):
-        queue = self.queues[place]
-        return len(queue) + (place in self.keeping and bool(queue)) < self.resolved.queue_depth
 
     def step(self, rank):
         left = self.to_take[rank]
         return self.resolved.batch_place(left[0])[0] if left else self.resolved.steps
 
-    def place(self, i, number):
-        return self.resolved.batch_place(number)[1], i
+    def into(self, i, number):
+        return self.channels[self.resolved.batch_place(number)[1], i]
 
     def make(self, i):
         number = self.to_make[i].popleft()
-        self.queues[self.place(i, number)].append(number)
+        self.into(i, number).put(number)
 
     def take(self, rank):
         number = self.to_take[rank].popleft()
-        place = rank, maker(self.resolved, number)
-        assert self.queues[place].popleft() == number
-        self.keeping.add(place)
+        assert self.channels[rank, maker(self.resolved, number)].get() == number
+        self.working.add(rank)
 
     def release(self, rank):
-        self.keeping = {(mine, i) for mine, i in self.keeping if mine != rank}
+        self.working.remove(rank)
+        for i in range(len(self.targets)):
+            self.channels[rank, i].release()
 
 
 @given(runs(), st.randoms(use_true_random=False))

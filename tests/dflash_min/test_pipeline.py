@@ -95,14 +95,25 @@ def test_asking_for_the_next_gives_up_the_place():
 
 
 def test_a_release_wakes_who_waits_for_room():
-    channel = Channel(depth=2)
+    """Which looks for room, waits, and looks again when it is told to."""
+    channel, looked = Channel(depth=2), threading.Semaphore(0)
+    has_room = channel._has_room
+
+    def looks():
+        looked.release()
+        return has_room()
+
+    channel._has_room = looks
     for item in range(2):
         channel.put(item)
+        assert looked.acquire(timeout=60)
     assert channel.get() == 0
-    thread = threading.Thread(target=channel.put, args=(2,))
+    thread = threading.Thread(target=channel.put, args=(2,), daemon=True)
     thread.start()
+    assert looked.acquire(timeout=60)  # it holds the lock that a release needs, until it waits
     channel.release()
-    thread.join()
+    assert looked.acquire(timeout=60), "nobody woke it"
+    thread.join(60)
     assert [channel.get(), channel.get()] == [1, 2]
 
 

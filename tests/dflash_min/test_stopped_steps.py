@@ -209,6 +209,31 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
+def test_a_step_that_ends_after_its_meeting_is_broken_off_is_reported_and_saved(
+    tmp_path, monkeypatch
+):
+    """A stop comes in drafter-1's update, which ends when drafter-0 has given up waiting."""
+    trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)
+    trainer.grace_s = 1.0
+    step, abort, aborted = trainer.optimizers[1].step, Average.abort, threading.Event()
+
+    def late(number, weight):
+        if number + 1 == 3:
+            trainer.stop()
+            assert aborted.wait(60)
+            others_end("drafter-1")
+        step(number, weight)
+
+    trainer.optimizers[1].step = late
+    monkeypatch.setattr(Average, "abort", lambda self: (abort(self), aborted.set()))
+    monkeypatch.setattr(pipeline, "_WAKING_SHARE", 0.99)  # so that drafter-1 is not left behind
+    reported = []
+    trainer.run(lambda report: reported.append(report.step + 1))
+    assert reported == [1, 2, 3]
+    assert trainer.finished == checkpoint.read(tmp_path).step == 3
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
+
+
 def test_a_step_that_ends_while_all_stop_is_reported_and_saved(tmp_path, monkeypatch):
     """A target dies when drafter-0 has ended a step and drafter-1 has not come to the meeting."""
     trainer = small_dense(SaveConfig(out=tmp_path), **SETTINGS)

@@ -159,7 +159,7 @@ class Gpus:
         monkeypatch.setattr(cuda, "get_device_properties", self.properties)
         monkeypatch.setattr(cuda, "set_per_process_memory_fraction", self.bound)
         monkeypatch.setattr(cuda, "memory_stats_as_nested_dict", lambda _index: {})
-        monkeypatch.setattr(probe.memory_cap, "gpu_is_visible", lambda _build: True)
+        monkeypatch.setattr(probe.gpus, "gpu_is_visible", lambda _build: True)
 
     def properties(self, index):
         return type("Properties", (), {"total_memory": (index + 1) * 40 * GIB})

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .. import memory, memory_cap
+from .. import gpus, memory, memory_cap
 from .. import torch_symbols as symbols
 from ..memory_use import Sampler
 from ..out_of_memory import Requests
@@ -33,7 +33,7 @@ class MemoryProbe:
             symbols.OOM_OBSERVER.get()
         requests, sampler = Requests(recorder), Sampler(recorder)
         cap = settings.memory_cap
-        if cap is not None and not memory_cap.gpu_is_visible(build):
+        if cap is not None and not gpus.gpu_is_visible(build):
             requests.cap = _limit_data(recorder, cap)
             cap = None
         if settings.in_process:

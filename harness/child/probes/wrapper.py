@@ -10,8 +10,9 @@ through storage of torch's that the call reads anyway.
 """
 
 import functools
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,8 @@ from .backward import note_autograd
 _LOOKS = 8
 # Looks at one code object in one thread that are all written; later only powers of two are.
 _ALWAYS = 64
-# First calls of one code object by so many threads begin an epoch.
+# First calls of one code object by so many threads each begin an epoch, then those at powers of
+# two: what they make all threads do must not grow with the threads that a program makes.
 _ARRIVALS = 16
 # How long after an epoch began a thread that called before is waited for.
 _PATIENCE_S = 10.0
@@ -142,12 +144,12 @@ class _Watch:
         self._follower = following.of(recorder)
         self._rests = True
         self._threads: dict[int, _Thread] = {}
-        self._callers: dict[int, int] = {}
+        self._callers: dict[int, Iterator[int]] = {}
         self._begun = (symbols.epoch(), time.monotonic())
         recorder.at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        self._threads = {}
+        self._threads, self._callers = {}, {}
         symbols.begin_epoch()
         self.expect()  # torch's storage knows this thread already
 
@@ -256,10 +258,10 @@ class _Watch:
         Two threads call it in the same period if one calls before and after another's first call,
         and cached calls go unseen.
         """
-        callers = self._callers[number] = self._callers.get(number, 0) + 1
-        if 1 < callers <= _ARRIVALS:
-            symbols.begin_epoch()
-            thread.epoch = symbols.epoch()
+        # next() of a counter is atomic, where adding to a number is not.
+        callers = next(self._callers.setdefault(number, itertools.count(1)))
+        if 1 < callers <= _ARRIVALS or (callers > 1 and callers & (callers - 1) == 0):
+            thread.epoch = symbols.begin_epoch()
 
     def _flagged(self, frame: FrameType) -> None:
         recorder, tid = self._recorder, self._recorder.local.tid
