@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_min.data import Text
+    from dflash_min.lanes import Lane
     from dflash_min.resolve import Resolved
     from dflash_min.targets.interface import TargetModel
 
@@ -30,10 +31,27 @@ class Batch:
     anchors_BN: Tensor
     keep_BN: Tensor
     features_BSF: Tensor
+    arrived: torch.cuda.Event | None = None
+    """After which the features are there, if they come from another GPU."""
+
+    def receive(self) -> None:
+        """Let the drafter's current stream wait for what is still on its way."""
+        if self.arrived is not None:
+            stream = torch.cuda.current_stream(self.features_BSF.device)
+            stream.wait_event(self.arrived)
+            # Their memory is the lane's: it must not be used again before this stream is done.
+            self.features_BSF.record_stream(stream)
 
 
 def training_batch(
-    resolved: Resolved, text: Text, target: TargetModel, step: int, rank: int, *, micro: int = 0
+    resolved: Resolved,
+    text: Text,
+    target: TargetModel,
+    step: int,
+    rank: int,
+    *,
+    micro: int = 0,
+    lane: Lane | None = None,
 ) -> Batch:
     """Make a batch of one drafter's step: text, anchors, and the target's features.
 
@@ -46,6 +64,7 @@ def training_batch(
         step: from 0.
         rank: which drafter the batch is for.
         micro: which of the batches of its step it is.
+        lane: from the target's GPU to the drafter's, if that is another one.
     """
     number = resolved.batch_number(step, rank, micro)
     length = resolved.length(step)
@@ -57,9 +76,8 @@ def training_batch(
         loss_mask_BS, resolved.anchor_count(length), generator
     )
     device = torch.device(resolved.layout.drafters[rank])
-    return with_features(
-        target, device, step, length, (input_ids_BS, loss_mask_BS, anchors_BN, keep_BN)
-    )
+    tensors = input_ids_BS, loss_mask_BS, anchors_BN, keep_BN
+    return with_features(target, device, step, length, tensors, lane=lane)
 
 
 def held_out_batch(
@@ -83,6 +101,8 @@ def with_features(
     step: int,
     length: int,
     tensors: tuple[Tensor, Tensor, Tensor, Tensor],
+    *,
+    lane: Lane | None = None,
 ) -> Batch:
     """Run the target on token ids and put everything on the drafter's device.
 
@@ -92,9 +112,12 @@ def with_features(
         step: from 0.
         length: tokens of text in a sequence.
         tensors: input_ids_BS, loss_mask_BS, anchors_BN and keep_BN, anywhere.
+        lane: what the features take to the drafter's GPU; its computing stream, if not given.
     """
     input_ids_BS, loss_mask_BS, anchors_BN, keep_BN = tensors
-    features_BSF = target.features(_sent(input_ids_BS, target.embed_VD.device))
+    features_BSF, arrived = target.features(_sent(input_ids_BS, target.embed_VD.device)), None
+    if lane is not None:
+        features_BSF, arrived = lane.move(features_BSF)
     return Batch(
         step=step,
         tokens=input_ids_BS.shape[0] * length,
@@ -103,6 +126,7 @@ def with_features(
         anchors_BN=_sent(anchors_BN, device),
         keep_BN=_sent(keep_BN, device),
         features_BSF=features_BSF.to(device),
+        arrived=arrived,
     )
 
 

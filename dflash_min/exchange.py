@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from dflash_min import lanes
 from dflash_min.gradients import gradient_of
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ class Exchange:
         """
         buckets = _buckets(replicas[0], bucket_bytes)
         self._outboxes = [_Outbox(parameters, buckets) for parameters in replicas]
-        self._incoming: list[dict[int, _Lane]] = [{} for _ in replicas]
+        self._incoming: list[dict[int, _Places]] = [{} for _ in replicas]
         for source, target in itertools.permutations(range(len(replicas)), 2):
-            lane = _Lane(self._outboxes[source].contents, replicas[target][0].device)
-            self._outboxes[source].lanes.append(lane)
-            self._incoming[target][source] = lane
+            places = _Places(self._outboxes[source].contents, replicas[target][0].device)
+            self._outboxes[source].goes_to.append(places)
+            self._incoming[target][source] = places
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
@@ -74,12 +75,12 @@ class Exchange:
     def release(self) -> None:
         """Give the memory back, once no backward of any replica is under way."""
         for incoming in self._incoming:
-            for lane in incoming.values():
-                lane.left()
-                lane.arrived()
+            for places in incoming.values():
+                places.left()
+                places.arrived()
             incoming.clear()
         for outbox in self._outboxes:
-            outbox.lanes.clear()
+            outbox.goes_to.clear()
             outbox.contents.clear()
 
     def offer(self, rank: int) -> None:
@@ -93,8 +94,8 @@ class Exchange:
             outbox.contents if source == rank else incoming[source].arrived()
             for source, outbox in enumerate(self._outboxes)
         ]
-        for lane in self._outboxes[rank].lanes:
-            lane.left()
+        for places in self._outboxes[rank].goes_to:
+            places.left()
         return everyones
 
     def put(self, rank: int, pieces: Sequence[Tensor]) -> None:
@@ -103,8 +104,8 @@ class Exchange:
 
     def read(self, rank: int) -> None:
         """Let the others send again, once the current stream has done what it has to do now."""
-        for lane in self._incoming[rank].values():
-            lane.free()
+        for places in self._incoming[rank].values():
+            places.free()
 
     def forget(self) -> None:
         """Do nothing: buckets are filled again."""
@@ -143,7 +144,7 @@ class _Outbox:
 
     def __init__(self, parameters: Sequence[Parameter], buckets: Sequence[_Bucket]) -> None:
         self.parameters = parameters
-        self.lanes: list[_Lane] = []
+        self.goes_to: list[_Places] = []
         self._buckets = buckets
         first = parameters[0]
         self.contents = [first.new_empty(sum(bucket.sizes)) for bucket in buckets]
@@ -190,47 +191,41 @@ class _Outbox:
             p.grad = None
         if self._filled is not None:
             self._filled.record(torch.cuda.current_stream(content.device))
-        for lane in self.lanes:
-            lane.send(number, content, self._filled)
+        for places in self.goes_to:
+            places.send(number, content, self._filled)
 
 
-class _Lane:
-    """From one replica to the device of another. On a CPU a copy is over when it is asked for."""
+class _Places:
+    """On one device, of another's buckets. On a CPU a copy is over when it is asked for."""
 
     def __init__(self, contents: Sequence[Tensor], target: torch.device) -> None:
         self._places = [torch.empty_like(content, device=target) for content in contents]
         self._source, self._target = contents[0].device, target
-        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
-        if target.type == "cuda":
-            ends = self._source, target
-            here, there = (torch.cuda.Stream(end) for end in ends)  # type: ignore[no-untyped-call]
-            self._streams = here, there
-            # The places' memory may have been another tensor's, which is still in use over there.
-            self.free()
+        self._lane = lanes.between(self._source, target)
+        # The places' memory may have been another tensor's, which is still in use over there.
+        self.free()
 
     def send(self, number: int, content: Tensor, filled: torch.cuda.Event | None) -> None:
         """Copy a bucket to its place, after the event on a GPU that it has been filled."""
-        if self._streams is None or filled is None:
+        if self._lane is None or filled is None:
             self._places[number].copy_(content)
             return
-        here, there = self._streams
-        here.wait_event(filled)
-        # A copy between devices waits for the current streams of both, and both for it.
-        with torch.cuda.stream(there), torch.cuda.stream(here):
+        self._lane.here.wait_event(filled)
+        with self._lane.copying():
             self._places[number].copy_(content, non_blocking=True)
 
     def left(self) -> None:
         """Let the source's current stream wait until all that was sent has been read."""
-        if self._streams is not None:
-            torch.cuda.current_stream(self._source).wait_stream(self._streams[0])
+        if self._lane is not None:
+            torch.cuda.current_stream(self._source).wait_stream(self._lane.here)
 
     def arrived(self) -> list[Tensor]:
         """Let the target's current stream wait for what was sent; return it."""
-        if self._streams is not None:
-            torch.cuda.current_stream(self._target).wait_stream(self._streams[1])
+        if self._lane is not None:
+            torch.cuda.current_stream(self._target).wait_stream(self._lane.there)
         return self._places
 
     def free(self) -> None:
         """Let the places be written once the target's current stream has done what it has now."""
-        if self._streams is not None:
-            self._streams[1].wait_stream(torch.cuda.current_stream(self._target))
+        if self._lane is not None:
+            self._lane.there.wait_stream(torch.cuda.current_stream(self._target))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import torch
 from torch._dynamo import config as dynamo_config
 
-from dflash_min import observe
+from dflash_min import lanes, observe
 from dflash_min.batches import training_batch
 from dflash_min.channel import Channel
 from dflash_min.dealing import made_by, maker, taken_by
@@ -282,10 +282,13 @@ class Pipeline:
 
     def _produce(self, index: int) -> None:
         resolved, target = self._resolved, self._targets[index]
-        enter_thread(torch.device(resolved.layout.targets[index]), resolved)
+        device, drafters = torch.device(resolved.layout.targets[index]), resolved.layout.drafters
+        enter_thread(device, resolved)
+        ways = {name: lanes.between(device, torch.device(name)) for name in set(drafters)}
         for number in made_by(resolved, index, self._start):
             step, rank, micro = resolved.batch_place(number)
-            batch = training_batch(resolved, self._text, target, step, rank, micro=micro)
+            lane = ways[drafters[rank]]
+            batch = training_batch(resolved, self._text, target, step, rank, micro=micro, lane=lane)
             with observe.waiting("room"):
                 self._channels[rank][index].put(batch)
 

@@ -53,6 +53,7 @@ class Replica:
 
         The block mask is built here, not compiled, by the thread that trains, in each step.
         """
+        batch.receive()
         if self._layers is not None:
             return self._forward_fused(self._layers, batch)
         mask = self._block_mask(batch, batch.input_ids_BS.shape[1])
@@ -64,6 +65,7 @@ class Replica:
 
     def forward_dense(self, batch: Batch) -> LossSums:
         """Draft every block of a batch without anything compiled."""
+        batch.receive()
         mask = dense_mask(
             batch.anchors_BN,
             batch.keep_BN,
