@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from dflash_min import observe
-from dflash_min.errors import Stopped
+from dflash_min.meeting import Meeting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ class Average:
         self._replicas = replicas
         self._mean = mean
         self._road: Road = InPlace(replicas) if road is None else road
-        self._barrier = threading.Barrier(len(replicas))
+        self._meeting = Meeting(len(replicas))
         self._lock = threading.Lock()
         self._read = 0
         self._sums: list[tuple[float, ...]] = [() for _ in replicas]
@@ -180,14 +180,11 @@ class Average:
             Stopped: after `abort`.
         """
         with observe.waiting("drafters"):
-            try:
-                self._barrier.wait()
-            except threading.BrokenBarrierError:
-                raise Stopped from None
+            self._meeting.wait()
 
     def abort(self) -> None:
-        """End every wait, present and future, with `Stopped`."""
-        self._barrier.abort()
+        """End every wait for replicas that have not come, present and future, with `Stopped`."""
+        self._meeting.abort()
 
     def _forget_when_all_have_read(self) -> None:
         with self._lock:

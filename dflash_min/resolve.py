@@ -177,6 +177,10 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
     targets.check_length(config.target, "--seq-lens", max(seq_lens))
     backend = _or(config.backend, defaults.backend)
     dtype, fused = _speed(config)
+    if device == "cpu" and backend == "inductor":
+        raise UsageError(
+            "--backend inductor: torch compiles no backward of flex_attention for a CPU with it"
+        )
     if config.compile_mode != "default" and backend != "inductor":
         raise UsageError(
             f"--compile-mode {config.compile_mode} needs --backend inductor, not {backend}"

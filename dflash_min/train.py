@@ -96,7 +96,9 @@ def _run(trainer: Trainer, ending: Ending) -> Summary:
             kinds = ", ".join(type(error).__name__ for error in group.exceptions)
             print(f"{PROG}: {group.message}: {kinds}", file=sys.stderr)
         elif expected is not None:
-            for line in (*expected.exceptions, *getattr(group, "__notes__", ())):
+            # What all drafters find is one thing.
+            said = dict.fromkeys(map(str, expected.exceptions))
+            for line in (*said, *getattr(group, "__notes__", ())):
                 cli.say(PROG, f"error: {line}")
         if trainer.newest is not None:
             cli.say(PROG, ending.saved())
@@ -133,7 +135,10 @@ class Ending:
         if newest is None:
             # What is resumed may be the work of days.
             building = self._resuming and self.trainer is None
-            return "nothing new is saved" if building else "nothing is saved"
+            nothing = "nothing new is saved" if building else "nothing is saved"
+            if self.trainer is not None and self.trainer.between_steps:
+                nothing += ": an update of the weights was under way, and did not end in time"
+            return nothing
         again = shlex.join(["python", "-m", PROG, *self._argv, "--resume"])
         return f"saved {newest}; go on with: {again}"
 

@@ -110,6 +110,8 @@ class Trainer:
         self.evaluator = Evaluator(resolved, self.text, self.targets[0], self.replicas[0])
         self.finished = 0
         """Steps that all replicas have finished."""
+        self.between_steps = False
+        """Training ended in the midst of an update, so that nothing could be saved at its end."""
         self.folder: RunFolder | None = None
         """The run folder, while `run` writes to it."""
         self._curves: Curves | None = None
@@ -158,6 +160,8 @@ class Trainer:
             if self.finished < self.resolved.steps:
                 warm_up(self.resolved, self.targets[0], self.replicas)
                 self.evaluator.warm_up()
+                if self._evaluation_is_missing():
+                    self._measure(self.finished, held_out)
                 began = time.perf_counter()
                 self._train(after_step)
             seconds = time.perf_counter() - began
@@ -224,6 +228,7 @@ class Trainer:
     def _count(self, pipeline: Pipeline) -> int | None:
         """Return how many steps are whole after training; None if the replicas are between two."""
         done = pipeline.finished_steps()
+        self.between_steps = done is None
         self.finished = self.finished if done is None else done
         return done
 
@@ -232,15 +237,27 @@ class Trainer:
         done = step.step + 1
         self.finished = done
         self._record(done, "train", step.values())
-        if self.evaluator.due(done):
-            evaluation = self.evaluator(done)
-            self._record(done, "eval", evaluation.values())
-            if held_out is not None:
-                held_out(evaluation)
-        if self.folder is not None and self.folder.due(done):
+        saves = self.folder is not None and self.folder.due(done)
+        if saves or self.evaluator.due(done):
             for optimizer in self.optimizers:
                 optimizer.settle()
+        if self.evaluator.due(done):
+            self._measure(done, held_out)
+        if saves:
             self._save(done)
+
+    def _evaluation_is_missing(self) -> bool:
+        """Whether the run that is resumed ended in the midst of an evaluation."""
+        done, folder = self.finished, self.folder
+        if not done or folder is None or not self.evaluator.due(done):
+            return False
+        return not folder.has(done, "eval")
+
+    def _measure(self, done: int, held_out: Callable[[Evaluation], None] | None) -> None:
+        evaluation = self.evaluator(done)
+        self._record(done, "eval", evaluation.values())
+        if held_out is not None:
+            held_out(evaluation)
 
     def _record(self, step: int, kind: str, values: dict[str, object]) -> None:
         if self.folder is not None:

@@ -164,6 +164,8 @@ def test_dynamic_is_what_torch_takes():
             "the longest bucket, 192, is shorter than the longest training length, 256",
         ),
         (TrainConfig(compile_mode="max-autotune"), 0, "needs --backend inductor, not aot_eager"),
+        (TrainConfig(backend="inductor"), 0, "--backend inductor: torch compiles no backward"),
+        (TrainConfig(backend="inductor", device="cpu"), 1, "--backend inductor: torch compiles no"),
         (TrainConfig(device="cuda"), 0, "--device cuda: no GPU is visible"),
         (TrainConfig(device="cuda", layout="5+3"), 0, "--device cuda: no GPU is visible"),
         (

@@ -24,7 +24,8 @@ from dflash_min.status_line import StatusLine
 from dflash_min.train import Progress
 
 from ..bench.stepping.compile_counts import compiles
-from .saved_runs import everything
+from .failures import BrokenError
+from .saved_runs import everything, lines
 from .trainers import SIZES, ignore, small, small_dense
 
 if TYPE_CHECKING:
@@ -253,3 +254,19 @@ def test_how_often_needs_how_much():
         resolve(TrainConfig(eval_every=5), 0)
     with pytest.raises(UsageError, match="--eval-every must be at least 0, got -1"):
         resolve(TrainConfig(eval_every=-1, eval_batches=1), 0)
+
+
+def test_an_evaluation_that_a_stop_broke_off_is_made_up_for(tmp_path):
+    whole = saving(tmp_path / "whole", eval_batches=1, eval_every=2, steps=4)
+    whole.run(ignore)
+
+    def stopped():
+        raise BrokenError
+
+    broken = saving(tmp_path / "broken", eval_batches=1, eval_every=2, steps=4)
+    broken.evaluator.sums = stopped
+    with pytest.raises(ExceptionGroup):
+        broken.run(ignore)
+    assert [line["kind"] for line in lines(tmp_path / "broken")] == ["train", "train"]
+    saving(tmp_path / "broken", resume=True, eval_batches=1, eval_every=2, steps=4).run(ignore)
+    assert lines(tmp_path / "broken") == lines(tmp_path / "whole")

@@ -72,10 +72,12 @@ def overflowing(trainer, step):
 @pytest.mark.parametrize("step", [3, 5])
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_gradient_that_overflows_ends_the_run_and_is_in_no_checkpoint(step, every, tmp_path):
-    trainer = small_dense(SaveConfig(out=tmp_path, save_every=every), **SETTINGS)
-    kernels = overflowing(trainer, step)
+    save = SaveConfig(out=tmp_path, save_every=every)
+    trainer = small_dense(save, **SETTINGS, eval_batches=1, eval_every=1)
+    kernels, evaluated = overflowing(trainer, step), []
     with pytest.raises(ExceptionGroup) as caught:
-        trainer.run(ignore)
+        trainer.run(ignore, lambda evaluation: evaluated.append(evaluation.step))
+    assert evaluated == list(range(1, step))
     assert {str(error) for error in caught.value.exceptions} == {
         f"step {step}: the norm of the gradients is inf"
     }
@@ -97,6 +99,22 @@ def test_a_gradient_that_overflows_in_the_step_of_a_stop_is_told_too(tmp_path):
     (error,) = caught.value.exceptions
     assert str(error) == "step 3: the norm of the gradients is inf"
     assert checkpoint.read(tmp_path).step == 2
+
+
+def test_the_command_tells_once_what_all_drafters_find(tmp_path, monkeypatch, capsys):
+    build = train._run
+
+    def run(trainer, ending):
+        for replica in trainer.replicas:
+            replica.forward = replica.forward_dense
+        overflowing(trainer, 2)
+        return build(trainer, ending)
+
+    monkeypatch.setattr(train, "_run", run)
+    with pytest.raises(SystemExit):
+        train.main(flags(threads=2, warmup="none", out=tmp_path / "run"))
+    said = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert said == ["dflash_min.train: error: step 2: the norm of the gradients is inf"]
 
 
 def test_the_command_tells_of_such_a_loss_in_two_lines(tmp_path, monkeypatch, capsys):

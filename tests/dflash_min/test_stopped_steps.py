@@ -207,6 +207,11 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
     assert timeouts[1] == 0
     assert reported == [1, 2]
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+    ending = train.Ending([])
+    ending.trainer = trainer
+    assert ending.saved() == (
+        "nothing is saved: an update of the weights was under way, and did not end in time"
+    )
 
 
 def test_a_step_that_ends_after_its_meeting_is_broken_off_is_reported_and_saved(
