@@ -110,8 +110,6 @@ class Trainer:
         self.evaluator = Evaluator(resolved, self.text, self.targets[0], self.replicas[0])
         self.finished = 0
         """Steps that all replicas have finished."""
-        self.between_steps = False
-        """Training ended in the midst of an update, so that nothing could be saved at its end."""
         self.folder: RunFolder | None = None
         """The run folder, while `run` writes to it."""
         self._curves: Curves | None = None
@@ -200,6 +198,11 @@ class Trainer:
         """Names of the threads that did not end with training, as `Pipeline.run` has it."""
         return [] if self._pipeline is None else self._pipeline.left_behind
 
+    @property
+    def between_steps(self) -> bool:
+        """Whether training ended in the midst of an update: nothing could be saved at its end."""
+        return self._pipeline is not None and self._pipeline.finished_steps() is None
+
     def _train(self, after_step: Callable[[StepReport], None]) -> None:
         pipeline = Pipeline(
             self.resolved,
@@ -228,7 +231,6 @@ class Trainer:
     def _count(self, pipeline: Pipeline) -> int | None:
         """Return how many steps are whole after training; None if the replicas are between two."""
         done = pipeline.finished_steps()
-        self.between_steps = done is None
         self.finished = self.finished if done is None else done
         return done
 
@@ -238,10 +240,11 @@ class Trainer:
         self.finished = done
         self._record(done, "train", step.values())
         saves = self.folder is not None and self.folder.due(done)
-        if saves or self.evaluator.due(done):
+        measures = self.evaluator.due(done)
+        if saves or measures:
             for optimizer in self.optimizers:
                 optimizer.settle()
-        if self.evaluator.due(done):
+        if measures:
             self._measure(done, held_out)
         if saves:
             self._save(done)

@@ -105,7 +105,7 @@ def test_a_run_that_accumulates_in_bfloat16_rounds_a_step_once(monkeypatch) -> N
     monkeypatch.setattr(
         optimizer,
         "step",
-        lambda *_, **__: applied.extend(p.grad.clone() for p in replica.parameters),
+        lambda *_: applied.extend(p.grad.clone() for p in replica.parameters),
     )
     trainer.run(lambda report: None)
     replica.drafter.zero_grad()

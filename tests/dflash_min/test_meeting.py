@@ -29,7 +29,9 @@ def test_nobody_goes_on_before_all_have_come():
 
 def test_one_alone_meets_itself():
     meeting = Meeting(1)
-    for _ in range(3):
+    assert [meeting.wait() for _ in range(3)] == [None] * 3
+    meeting.abort()
+    with pytest.raises(Stopped):
         meeting.wait()
 
 

@@ -57,8 +57,8 @@ def updated_in_step_2(optimizer):
     """Return what is set once a replica's weights are those after step 2."""
     step, updated = optimizer.step, threading.Event()
 
-    def noted(number, weight, **named):
-        step(number, weight, **named)
+    def noted(number, weight):
+        step(number, weight)
         if number + 1 == 2:
             updated.set()
 
@@ -187,11 +187,11 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
     trainer.grace_s = 0.5
     step, hold, goes_on, timeouts = trainer.optimizers[1].step, Updates.hold, threading.Event(), []
 
-    def hangs(number, weight, **named):
+    def hangs(number, weight):
         if number + 1 == 3:
             trainer.stop()
             assert goes_on.wait(60)
-        step(number, weight, **named)
+        step(number, weight)
 
     def timed(self, timeout):
         timeouts.append(timeout)

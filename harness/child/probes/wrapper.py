@@ -19,6 +19,7 @@ from typing import Any
 from .. import codes, context, following, nesting, torch_code
 from .. import torch_symbols as symbols
 from ..asking import ask_first
+from ..bounds import worth_recording
 from ..calling_thread import is_foreign_thread
 from ..recorder import Recorder
 from ..settings import Settings
@@ -260,7 +261,7 @@ class _Watch:
         """
         # next() of a counter is atomic, where adding to a number is not.
         callers = next(self._callers.setdefault(number, itertools.count(1)))
-        if 1 < callers <= _ARRIVALS or (callers > 1 and callers & (callers - 1) == 0):
+        if callers > 1 and (callers <= _ARRIVALS or worth_recording(callers)):
             thread.epoch = symbols.begin_epoch()
 
     def _flagged(self, frame: FrameType) -> None:
