@@ -1,9 +1,11 @@
 """The trainer itself, with its threads and targets, at the sizes of a bench."""
 
+import itertools
 import time
 from dataclasses import replace
 
 import torch
+from stepping.clock import spread
 from stepping.compile_counts import compiles
 
 from dflash_min.trainer import Trainer
@@ -35,9 +37,10 @@ def train(work, drafters, *, steps, exchange=False):
     begin = len(moments) // 3
     tokens = sum(report.tokens for _, report in moments[begin + 1 :])
     seconds = moments[-1][0] - moments[begin][0]
+    gaps = [1e3 * (end - start) for (start, _), (end, _) in itertools.pairwise(moments[begin:])]
     return {
         "tokens_per_s": tokens / seconds,
-        "step_ms": 1e3 * seconds / (len(moments) - 1 - begin),
+        "step_ms": spread(gaps),
         "compiles_after_warmup": sum(
             count for thread, count in counts.items() if thread.startswith(("drafter", "target"))
         ),
