@@ -11,10 +11,12 @@ import contextlib
 import gc
 import json
 import logging
+import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import usage
@@ -24,6 +26,7 @@ usage.under_the_watch(__doc__, "python tests/bench/price.py")
 import torch
 from room import roomy
 from switch import Switch
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 from torch._logging import _internal as torch_logs
 
@@ -37,17 +40,18 @@ from dflash_min.resolve import resolve
 from dflash_min.warmup import warm_up
 
 Arm = Callable[[], contextlib.AbstractContextManager[object]]
+WITH_DETAIL = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
+"""The arms of a case that compiles nothing, where detail makes no difference."""
 FRAMES = 500
 NULL = "/dev/null"
 
 
+@dataclass(frozen=True)
 class Clock:
-    """Nanoseconds: of this thread's processor time on the CPU, where other work then counts less,
-    and of the wall on a GPU, whose work is waited for."""
+    """What tells nanoseconds, and what of."""
 
-    def __init__(self, device):
-        self.cuda = device == "cuda"
-        self.name = "wall time" if self.cuda else "processor time of the thread"
+    name: str
+    now: Callable[[], int]
 
     def __call__(self, work):
         gc.collect()
@@ -58,11 +62,24 @@ class Clock:
         gc.enable()
         return spent
 
-    def now(self):
-        if not self.cuda:
-            return time.thread_time_ns()
-        torch.cuda.synchronize()
-        return time.perf_counter_ns()
+
+def wall_ns():
+    """The wall, with the GPU's work waited for."""
+    torch.cuda.synchronize()
+    return time.perf_counter_ns()
+
+
+def processors_ns():
+    """What all threads of this process have used, and the compilers that it called."""
+    torch.cuda.synchronize()
+    called = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time_ns() + int(1e9 * (called.ru_utime + called.ru_stime))
+
+
+# Other work counts less in processor time. But a GPU's work takes none.
+THREAD = Clock("processor time of the thread", time.thread_time_ns)
+WALL = Clock("wall time", wall_ns)
+PROCESSORS = Clock("processor time, C compilers included", processors_ns)
 
 
 def arms(switch: Switch) -> dict[str, Arm]:
@@ -152,7 +169,8 @@ def said(case, unit, per, clock, found):
     return {"case": case, "unit": unit, "per": per, "clock": clock.name, **found}
 
 
-def guarded_frame(switch, clock, device, count):
+def guarded_frame(switch, device, names, count):
+    clock = WALL if device == "cuda" else THREAD
     # It computes something: for a function that does not dynamo evaluates no guards. What it
     # computes is left out by the backend, so that a call is dynamo's part of it and little else.
     function = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda x: (x,))
@@ -167,13 +185,13 @@ def guarded_frame(switch, clock, device, count):
         calls()
     switch.learn()
     switch.off()
-    names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, calls, arms(switch), names, count)
+    found = blocks(clock, calls, arms(switch), names or WITH_DETAIL, count)
     return said("guarded frame", "ns", FRAMES, clock, found)
 
 
-def training_step(switch, clock, device, count):
+def training_step(switch, device, names, count):
     """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser."""
+    clock = WALL if device == "cuda" else THREAD
     config = TrainConfig(threads=1, device=device, steps=1000)
     resolved = resolve(config, torch.cuda.device_count())
     trainer = dflash_min.trainer.Trainer(resolved)
@@ -198,13 +216,17 @@ def training_step(switch, clock, device, count):
         steps()
     switch.learn()
     switch.off()
-    names = ["off", "watched", "TORCH_LOGS=recompiles", "TORCH_TRACE"]
-    found = blocks(clock, steps, arms(switch), names, count)
+    found = blocks(clock, steps, arms(switch), names or WITH_DETAIL, count)
     return said("training step", "%", len(batches), clock, found)
 
 
-def cold_compile(switch, clock, device, count):
-    """Attention of the trainer's shape compiled without gradients, then again with them."""
+def cold_compile(switch, device, names, count):
+    """Attention of the trainer's shape compiled without gradients, then again with them.
+
+    For a GPU a C compiler makes the kernels' launchers, whose seconds on the wall are others each
+    time; Triton compiles in this process rather than in workers that would not be counted.
+    """
+    clock = PROCESSORS if device == "cuda" else THREAD
     block_size, anchors, length = 16, 16, 256
     queries = block_size * anchors
     places = (torch.arange(anchors) * (length - 1) // anchors).view(1, -1)
@@ -225,7 +247,8 @@ def cold_compile(switch, clock, device, count):
 
     switch.off()
     every = arms(switch)
-    found = blocks(clock, once, every, list(every), count, around=fresh)
+    with inductor_config.patch(compile_threads=1):
+        found = blocks(clock, once, every, names or list(every), count, around=fresh)
     return said("cold compile", "%", 1, clock, found)
 
 
@@ -258,17 +281,18 @@ CASES = {"frame": guarded_frame, "step": training_step, "compile": cold_compile}
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", required=True)
+    parser.add_argument("--arm", action="append", help="those of a case, if not given")
     parser.add_argument("cases", nargs="+", metavar="CASE=BLOCKS")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)  # so that the thread's own time is all the time there is
-    clock, switch = Clock(options.device), Switch()
+    switch = Switch()
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, one thread"
     replaced = [place[0] for place in switch.places]
     print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}))
     for word in options.cases:
         name, _, count = word.partition("=")
-        found = CASES[name](switch, clock, options.device, int(count))
+        found = CASES[name](switch, options.device, options.arm, int(count))
         print(json.dumps({"name": name, **found}))
 
 
