@@ -4,7 +4,7 @@
 ``price_inside.py``) and prints medians with 95 % intervals: nanoseconds a guarded frame, and
 percent of a training step and of a cold compile. ``off`` against ``off`` is the noise. Times are
 those of the thread's processor; on a GPU those of the wall, with the device's work waited for at
-both ends, and for a cold compile those of all processors, C compilers included.
+both ends, and for a cold compile those of the process, up to where Triton compiles.
 
 Where a process has its code and its objects lie favours one of two arms by up to three percent, in
 all its blocks alike. So eight processes are measured, one after the other, and each has one voice:
