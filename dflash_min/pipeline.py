@@ -6,10 +6,8 @@ import contextlib
 import functools
 import math
 import os
-import queue
-import threading
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch._dynamo import config as dynamo_config
@@ -18,10 +16,11 @@ from dflash_min import lanes, observe
 from dflash_min.batches import training_batch
 from dflash_min.channel import Channel
 from dflash_min.dealing import made_by, maker, taken_by
-from dflash_min.errors import NotFiniteError, Stopped
+from dflash_min.errors import NotFiniteError
 from dflash_min.exchange import Exchange
 from dflash_min.gradients import Accumulator, Average
 from dflash_min.step_report import LOSS, TOKENS, WEIGHT, read_sums, step_numbers, step_report
+from dflash_min.thread_group import GRACE_S, PATIENCE_S, ThreadGroup
 from dflash_min.updates import Updates
 
 if TYPE_CHECKING:
@@ -35,23 +34,8 @@ if TYPE_CHECKING:
     from dflash_min.step_report import StepReport
     from dflash_min.targets.interface import TargetModel
 
-_Mail = threading.Thread | Literal["stop", "failed"]
-"""The first is a thread that ends."""
-
-
-GRACE_S: Final = 5.0
-"""Seconds in which a step that is under way when a stop is asked for may end."""
-PATIENCE_S: Final = 60.0
-"""Seconds in which the other threads may end once one has failed. More than for a stop: a thread
-that fails later, at the end of a compile for example, tells what else was wrong."""
-_STEP_SHARE: Final = 0.8
-"""Of the time for a stop, for the step; then come updates that have begun by then."""
 _WAKING_SHARE: Final = 0.05
 """Of the time for a stop, the end: it is for threads to end that only wait, and are told then."""
-_WAKE_S: Final = 1.0
-"""Seconds after which the main thread looks up though nothing has come. A signal that arrives right
-before it falls asleep does not wake it (CPython, `PyThread_acquire_lock_timed`: the C handler only
-sets a flag, which is looked at before the sleep and when a signal interrupts it)."""
 
 
 def enter_thread(device: torch.device, resolved: Resolved) -> None:
@@ -115,7 +99,6 @@ class Pipeline:
         self._report = report
         self._start = start
         self._grace_s = grace_s
-        self._patience_s = patience_s
         parameters = [replica.parameters for replica in replicas]
         during = resolved.exchange == "during" and len(replicas) > 1
         self._exchange = Exchange(parameters) if during else None
@@ -124,15 +107,14 @@ class Pipeline:
         self._channels: list[list[Channel[Batch]]] = [
             [Channel(resolved.queue_depth) for _ in targets] for _ in replicas
         ]
-        self._errors: list[BaseException] = []
-        self._errors_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._stopping = False
         self._finished: int | None = None
         self._unreported: tuple[int, Callable[[], None]] | None = None
         """A step after which drafter-0 was stopped before the others had finished it."""
-        # Its put may be called in a signal handler that interrupts its get.
-        self._mail: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
+        works = {
+            **{f"target-{i}": functools.partial(self._produce, i) for i in range(len(targets))},
+            **{f"drafter-{i}": functools.partial(self._train, i) for i in range(len(replicas))},
+        }
+        self._threads = ThreadGroup(works, self._halt, grace_s=grace_s, patience_s=patience_s)
 
     def run(self) -> None:
         """Train for the steps that are left, or until `stop`, and return when all threads ended.
@@ -144,37 +126,26 @@ class Pipeline:
             BaseExceptionGroup: holding what each failed thread raised, in order of time; an
                 `ExceptionGroup` unless one of them is no `Exception`.
         """
-        self._threads = [
-            *(self._thread(f"target-{i}", self._produce, i) for i in range(len(self._targets))),
-            *(self._thread(f"drafter-{i}", self._train, i) for i in range(len(self._replicas))),
-        ]
         with contextlib.nullcontext() if self._exchange is None else self._exchange.sending():
             try:
-                for thread in self._threads:
-                    thread.start()
-                self._wait_for_all(math.inf)
+                self._threads.run()
             except BaseException:
-                # Ctrl-C, or a thread that could not start.
-                until = time.monotonic() + self._grace_s
-                self._halt(until)
-                self._wait_for_all(until, halted=True)
                 self._conclude()
                 raise
         if self._exchange is not None and not self.left_behind:
             self._exchange.release()
         self._conclude()
-        if self._errors:
-            raise self._failure()
+        if (failure := self._threads.failure()) is not None:
+            raise failure
 
     @property
     def left_behind(self) -> list[str]:
         """Names of the threads that have not ended."""
-        return [thread.name for thread in self._threads if thread.is_alive()]
+        return self._threads.left_behind
 
     def stop(self) -> None:
         """Ask for an end after the step that is under way. May be called in a signal handler."""
-        self._stopping = True
-        self._mail.put("stop")
+        self._threads.stop()
 
     def finished_steps(self) -> int | None:
         """Return how many steps all replicas have finished, once `run` has ended.
@@ -184,33 +155,6 @@ class Pipeline:
         """
         return self._finished
 
-    def _wait_for_all(self, until: float, *, halted: bool = False) -> None:
-        """Wait for the end of every thread that was started, but not for ever.
-
-        Args:
-            until: when to leave behind those that are still there, by the monotonic clock; sooner
-                if a stop is asked for or a thread fails meanwhile.
-            halted: whether they have been told to end already.
-        """
-        while self.left_behind:
-            wake_at = until if halted else until - (1 - _STEP_SHARE) * self._grace_s
-            try:
-                mail = self._mail.get(timeout=min(max(wake_at - time.monotonic(), 0.0), _WAKE_S))
-            except queue.Empty:
-                if time.monotonic() < wake_at:
-                    continue
-                if halted:
-                    return
-                self._halt(until)
-                halted = True
-                continue
-            if mail == "stop":
-                until = min(until, time.monotonic() + self._grace_s)
-            elif mail == "failed":
-                until = min(until, time.monotonic() + self._patience_s)
-            else:
-                mail.join()
-
     def _conclude(self) -> None:
         """Count the steps that are finished, for good, and report the last if nobody has."""
         finished = self._updates.hold(timeout=0)
@@ -218,11 +162,11 @@ class Pipeline:
             for optimizer in self._optimizers:
                 optimizer.settle()
         except NotFiniteError as error:
-            self._add(error)
+            self._threads.add(error)
             # In no replica has the last step changed anything.
             finished = None if finished is None else finished - 1
         except RuntimeError as error:  # of CUDA
-            self._add(error)
+            self._threads.add(error)
             finished = None
         self._finished = finished
         if finished is None or self._unreported is None:
@@ -232,43 +176,7 @@ class Pipeline:
             try:
                 report()
             except Exception as error:  # noqa: BLE001  # raised with the others
-                self._add(error)
-
-    def _add(self, error: Exception) -> None:
-        """Keep an error that is found at the end, unless a thread has told it."""
-        with self._errors_lock:
-            if not any(isinstance(other, type(error)) for other in self._errors):
-                self._errors.append(error)
-
-    def _failure(self) -> BaseExceptionGroup[BaseException]:
-        with self._errors_lock:
-            errors = list(self._errors)
-        threads = "1 thread" if len(errors) == 1 else f"{len(errors)} threads"
-        group = BaseExceptionGroup(f"{threads} failed", errors)
-        if left := self.left_behind:
-            group.add_note(f"left behind, since they did not end in time: {', '.join(left)}")
-        return group
-
-    def _thread(self, name: str, work: Callable[[int], None], index: int) -> threading.Thread:
-        def body() -> None:
-            try:
-                work(index)
-            except Stopped:
-                return
-            except BaseException as error:  # noqa: BLE001  # raised again by run
-                self._fail(name, error)
-            finally:
-                self._mail.put(threading.current_thread())
-
-        return threading.Thread(target=body, name=name)
-
-    def _fail(self, name: str, error: BaseException) -> None:
-        """Keep a thread's error for `run` and stop the other threads."""
-        error.add_note(f"raised in thread {name}")
-        with self._errors_lock:
-            self._errors.append(error)
-        self._mail.put("failed")
-        self._halt(time.monotonic() + self._grace_s)
+                self._threads.add(error)
 
     def _halt(self, until: float) -> None:
         """End all threads between two steps, or, where that is not possible in time, anyhow."""
@@ -311,8 +219,8 @@ class Pipeline:
                     report()
                 elif rank == 0:
                     self._unreported = step, report
-            if rank == 0 and self._stopping:
-                self._halt(time.monotonic() + self._grace_s)
+            if rank == 0 and self._threads.stopping:
+                self._threads.halt()
         self._optimizers[rank].settle()
 
     def _tell(

@@ -237,7 +237,7 @@ class Deaf(queue.SimpleQueue):
 
 
 def test_an_interrupt_that_does_not_wake_the_main_thread_stops_the_threads_too(monkeypatch):
-    monkeypatch.setattr(pipeline, "queue", SimpleNamespace(SimpleQueue=Deaf, Empty=queue.Empty))
+    monkeypatch.setattr(thread_group, "queue", SimpleNamespace(SimpleQueue=Deaf, Empty=queue.Empty))
     hold, seen = Updates.hold, threading.Event()
     monkeypatch.setattr(Updates, "hold", lambda self, timeout: (seen.set(), hold(self, timeout))[1])
     trainer, in_time = small_dense(threads=2, steps=4), []

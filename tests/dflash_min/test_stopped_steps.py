@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dflash_min import pipeline, stopping, train
+from dflash_min import pipeline, stopping, thread_group, train
 from dflash_min.config import SaveConfig
 from dflash_min.errors import NotFiniteError, Stopped
 from dflash_min.gradients import Average
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("threads_end")
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(pipeline, "time", made)
+    for module in (pipeline, thread_group):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -232,7 +233,7 @@ def test_a_step_that_ends_after_its_meeting_is_broken_off_is_reported_and_saved(
     trainer.optimizers[1].step = late
     monkeypatch.setattr(Average, "abort", lambda self: (abort(self), aborted.set()))
     # The meeting is broken off soon, and nobody left behind soon.
-    monkeypatch.setattr(pipeline, "_STEP_SHARE", 0.005)
+    monkeypatch.setattr(thread_group, "_STEP_SHARE", 0.005)
     monkeypatch.setattr(pipeline, "_WAKING_SHARE", 0.994)
     reported = []
     trainer.run(lambda report: reported.append(report.step + 1))
