@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dflash_min import pipeline
+from dflash_min import pipeline, thread_group
 from dflash_min.channel import Channel
 from dflash_min.config import TrainConfig
 from dflash_min.errors import Stopped
