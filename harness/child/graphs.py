@@ -1,14 +1,43 @@
 """Tells by a stack whether a compiled graph of the program called something."""
 
 import itertools
+import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
 from . import torch_code
 
 # By the identity of a generated graph's code: hashing one goes through all its constants.
 _known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
+
+_WAYS = 8
+_ways: tuple[tuple[int, CodeType], ...] = ()
+"""How far out a graph was found, and what of torch's it had called to come to where it was asked
+for. There is a way for each of an operator's dispatches: with gradients and without, say."""
+
+
+def caller_in_compiled_graph(level: int) -> bool:
+    """``in_compiled_graph`` of the callers from the one on that ``sys._getframe(level)`` returns.
+
+    A graph that is known is looked for where graphs were found before: of the frames on the way
+    there, each of which Python would have to make an object of, only the outermost is looked at. A
+    graph that has called what was called then has called the operator; no other is between.
+    """
+    for depth, called in _ways:
+        try:
+            outermost = sys._getframe(level + 1 + depth)  # noqa: SLF001 - no other way is cheap
+        except ValueError:
+            continue
+        graph = outermost.f_back
+        if outermost.f_code is called and graph is not None:
+            compiled = _answer(graph.f_code)
+            if compiled is not None:
+                return compiled
+    passed: list[FrameType] = []
+    compiled = in_compiled_graph(_noting(passed, sys._getframe(level + 1)))  # noqa: SLF001
+    _learn(passed)
+    return compiled
 
 
 def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
@@ -23,8 +52,8 @@ def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
         passed.append(frame)
         graph = frame.f_code
         if torch_code.is_graph(graph):
-            reference, compiled = _known.get(id(graph), (None, False))
-            if reference is None or reference() is not graph:
+            compiled = _answer(graph)
+            if compiled is None:
                 compiled, certain = _is_compiled(itertools.chain(passed, callers))
                 if certain:
                     _keep(graph, compiled=compiled)
@@ -32,6 +61,30 @@ def in_compiled_graph(frames: Iterable[FrameType]) -> bool:
         if torch_code.is_compile_wrapper(graph):
             break
     return _is_compiled(passed)[0]
+
+
+def _noting(passed: list[FrameType], frame: FrameType) -> Iterator[FrameType]:
+    for caller in torch_code.outwards(frame):
+        passed.append(caller)
+        yield caller
+
+
+def _learn(passed: list[FrameType]) -> None:
+    """Remember the way to the first graph, if that is known now."""
+    global _ways  # noqa: PLW0603
+    for depth, (inner, outer) in enumerate(itertools.pairwise(passed)):
+        if torch_code.is_graph(outer.f_code):
+            way = depth, inner.f_code
+            known = _answer(outer.f_code) is not None and torch_code.is_torchs(inner.f_code)
+            if known and way not in _ways:
+                _ways = (*_ways, way)[-_WAYS:]
+            return
+
+
+def _answer(graph: CodeType) -> bool | None:
+    """What is kept of a graph; None if nothing is."""
+    reference, compiled = _known.get(id(graph), (None, False))
+    return compiled if reference is not None and reference() is graph else None
 
 
 def _keep(graph: CodeType, *, compiled: bool) -> None:

@@ -6,10 +6,9 @@ lines of 3,000 bytes, Linux 6.18, ext4), so the last line of a killed process ma
 
 import json
 import os
-from typing import Any
 
-# Escapes all but ASCII. dumps() with a default makes such an encoder for each event.
-_ENCODE = json.JSONEncoder(default=repr).encode
+json_text = json.JSONEncoder(default=repr).encode
+"""JSON of all ASCII. ``json.dumps`` with a default would make such an encoder each time."""
 
 
 class Log:
@@ -60,14 +59,13 @@ class Log:
         return (status.st_dev, status.st_ino) == self._file
 
 
-def ascii_json(event: dict[str, Any]) -> bytes:
-    """The event as JSON whose every control byte, as torch's guard texts hold them, is escaped.
+def ascii_line(event: str) -> bytes:
+    """A line of an event's JSON, of all ASCII.
 
     A lone surrogate (from a path or an argument that is not UTF-8) is no text that a strict reader
     takes, so it becomes a question mark.
     """
-    text = _ENCODE(event)
-    if "\\ud" in text:
-        whole = json.dumps(event, ensure_ascii=False, default=repr).encode("utf-8", "replace")
-        text = json.dumps(json.loads(whole), ensure_ascii=True)
-    return text.encode("ascii")
+    if "\\ud" in event:
+        whole = json.dumps(json.loads(event), ensure_ascii=False).encode("utf-8", "replace")
+        event = json.dumps(json.loads(whole), ensure_ascii=True)
+    return f"{event}\n".encode("ascii")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from .bounds import Bounds, worth_recording
 from .calling_thread import current_thread_name, registered_thread
-from .log import Log, ascii_json
+from .log import Log, ascii_line, json_text
 from .segments import Segments
 from .stacks import user_stack
 
@@ -71,7 +71,14 @@ class ThreadState(threading.local):
         self.tid = threading.get_native_id()
         self.compiles: list[str] = []
         self.counts: dict[object, int] = {}
+        self._shown = ("", '""')
         self.scratch: dict[str, Any] = {}
+
+    def shown(self, name: str) -> str:
+        """The name of a thread, as a rule of this one, as JSON."""
+        if self._shown[0] != name:
+            self._shown = name, json_text(name)
+        return self._shown[1]
 
     def count(self, kind: object) -> int:
         """Count one more event of ``kind`` in this thread and return how many there are."""
@@ -174,6 +181,16 @@ class Recorder:
             return 0
         else:
             return seq
+
+    def emit_text(self, point: str, data: str) -> None:
+        """``emit`` for a steady point, whose data come as JSON: for what a loop does each time."""
+        try:
+            if self.quiet:
+                self._begin()
+            self._write(point, *self._line(point, "instant", None, None, data))
+            self.noted(point, "instant")
+        except Exception:  # noqa: BLE001 - the watch must never break the program it watches
+            self.lost += 1
 
     def emit_counted(
         self,
@@ -334,9 +351,8 @@ class Recorder:
             return
         t_ns, tid, name, data, where = unsaid
         data["child_tid"], data["child_ident"] = self.local.tid, threading.get_ident()
-        by = {"t_ns": t_ns, "tid": tid, "thread": name}
         point = "thread_start"
-        self._write(point, *self._line(point, "instant", None, where, data, by=by))
+        self._write(point, *self._line(point, "instant", None, where, data, by=(t_ns, tid, name)))
 
     def _line(
         self,
@@ -344,38 +360,33 @@ class Recorder:
         edge: str,
         compile_id: str | None,
         where: Sequence[Sequence[Any]] | None,
-        data: Mapping[str, Any] | None,
+        data: Mapping[str, Any] | str | None,
         *,
-        by: Mapping[str, Any] | None = None,
+        by: tuple[int, int, str] | None = None,
     ) -> tuple[int, bytes]:
-        """An event as a line; ``by`` says who was meant and when, if not this thread, now."""
+        """An event as a line; ``by`` says when and who was meant, if not this thread, now."""
         local = self.local
+        t_ns, tid, name = by or (time.monotonic_ns(), local.tid, current_thread_name(local.tid))
         with self._lock:
             seq = next(self._seq)
             self._unwritten.add(seq)
-        event: dict[str, Any] = {
-            "point": point,
-            "t_ns": time.monotonic_ns(),
-            "seq": seq,
-            "pid": self.pid,
-            "tid": local.tid,
-            "thread": current_thread_name(local.tid),
-            "edge": edge,
-        }
-        if by is not None:
-            event.update(by)
-        elif local.phase is not None:
-            event["phase"] = local.phase
-        if not local.known and by is None:
-            event["ident"] = threading.get_ident()
-        if compile_id is not None:
-            event["compile_id"] = compile_id
-        if where:
-            event["where"] = where
-        if data is not None:
-            event["data"] = data
         try:
-            return seq, ascii_json(event) + b"\n"
+            # Point and edge are words of the schema's.
+            text = (
+                f'{{"point": "{point}", "t_ns": {t_ns}, "seq": {seq}, "pid": {self.pid}, '
+                f'"tid": {tid}, "thread": {local.shown(name)}, "edge": "{edge}"'
+            )
+            if by is None and local.phase is not None:
+                text += f', "phase": {json_text(local.phase)}'
+            if by is None and not local.known:
+                text += f', "ident": {threading.get_ident()}'
+            if compile_id is not None:
+                text += f', "compile_id": {json_text(compile_id)}'
+            if where:
+                text += f', "where": {json_text(where)}'
+            if data is not None:
+                text += f', "data": {data if isinstance(data, str) else json_text(data)}'
+            return seq, ascii_line(text + "}")
         except Exception:
             self._unwritten.discard(seq)
             raise

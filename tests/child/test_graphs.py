@@ -2,13 +2,13 @@
 
 import gc
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 import torch
 
-from harness.child import graphs
+from harness.child import graphs, torch_code
 from harness.child.graphs import in_compiled_graph
 
 TORCH = torch.__file__.removesuffix("__init__.py")
@@ -49,6 +49,7 @@ OF_THE_OPERATOR = wrapper("_flex_attention_hop_wrapper", f"{TORCH}nn/attention/f
 @pytest.fixture(autouse=True)
 def none_known(monkeypatch):
     monkeypatch.setattr(graphs, "_known", {})
+    monkeypatch.setattr(graphs, "_ways", ())
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,71 @@ def test_a_graph_beyond_another_compiled_call_is_not_the_one_that_is_known():
     assert not in_compiled_graph(through)
     assert in_compiled_graph([OPERATOR, outer, wrapper(), PROGRAM])
     assert not in_compiled_graph(through)
+
+
+def calling(name: str, file: str) -> CodeType:
+    made: dict[str, Any] = {}
+    exec(compile(f"def {name}(fn): return inner()", file, "exec"), made)
+    found: CodeType = made[name].__code__
+    return found
+
+
+DENSE = calling("sdpa_dense", f"{TORCH}_higher_order_ops/flex_attention.py")
+CALL = calling("__call__", f"{TORCH}_higher_order_ops/flex_attention.py")
+WRAPPER = calling("compile_wrapper", f"{TORCH}_dynamo/eval_frame.py")
+MAIN = calling("main", "program.py")
+
+
+def graph() -> CodeType:
+    return calling("forward", "<eval_with_key>.8")
+
+
+def asked(*callers: CodeType, runs: Frame | None = None) -> bool:
+    """The answer to real frames of these codes, innermost first; what wrappers run is ``runs``'."""
+
+    def inner() -> bool:
+        return graphs.caller_in_compiled_graph(1)
+
+    function = (runs or wrapper()).f_locals["fn"]
+    for caller in callers:
+        inner = FunctionType(caller, {"inner": inner}, caller.co_name, (function,))
+    return inner()
+
+
+def test_a_known_graph_is_found_where_it_called_before(monkeypatch):
+    known = graph()
+    assert asked(DENSE, CALL, known, WRAPPER, MAIN)
+    assert graphs._ways == ((1, CALL),)
+    monkeypatch.setattr(torch_code, "outwards", lambda _: pytest.fail("every frame is looked at"))
+    assert asked(DENSE, CALL, known, WRAPPER, MAIN)
+
+
+def test_what_is_not_known_is_looked_for_from_the_inside():
+    assert asked(DENSE, CALL, graph(), WRAPPER, MAIN)
+    assert not asked(DENSE, CALL, graph(), MAIN)
+    assert not asked(DENSE, CALL, MAIN)
+    assert not asked(DENSE)
+    assert asked(DENSE, CALL, graph(), WRAPPER, MAIN)
+    assert graphs._ways == ((1, CALL),)
+
+
+def test_a_known_graph_that_has_called_something_else_is_not_the_answer():
+    known = graph()
+    assert asked(DENSE, CALL, known, WRAPPER, MAIN)
+    # As far out as before; in between an operator that was not compiled compiles itself.
+    assert not asked(DENSE, WRAPPER, known, MAIN, runs=OF_THE_OPERATOR)
+
+
+def test_only_what_torch_calls_is_a_way():
+    assert asked(MAIN, graph(), WRAPPER)
+    assert graphs._ways == ()
+
+
+def test_of_several_ways_only_so_many_are_kept(monkeypatch):
+    monkeypatch.setattr(graphs, "_WAYS", 2)
+    for dispatches in range(4):
+        assert asked(*[DENSE] * dispatches, CALL, graph(), WRAPPER)
+    assert [depth for depth, _ in graphs._ways] == [2, 3]
 
 
 def test_a_traceback_that_ends_before_the_compiled_call_settles_nothing():

@@ -48,6 +48,31 @@ def test_an_event_has_what_every_event_has(tmp_path) -> None:
     )
 
 
+def test_a_steady_event_may_bring_its_data_as_json(tmp_path) -> None:
+    recorder, seen = Recorder(str(tmp_path)), []
+    recorder.noted = lambda *event: seen.append(event)  # type: ignore[method-assign]
+    recorder.emit("step", {"step": 4, "tokens": 8, "seconds": 0.5})
+    recorder.emit_text("step", '{"step": 4, "tokens": 8, "seconds": 0.5}')
+    (file,) = tmp_path.glob("steady-*")
+    events = [msgspec.json.decode(x, type=Event) for x in file.read_bytes().splitlines()]
+    one, other = (msgspec.structs.replace(event, seq=0, t_ns=0) for event in events)
+    assert isinstance(one, Step)
+    assert one == other
+    assert seen == [("step", "instant")] * 2
+
+
+def test_a_name_that_is_no_plain_word_is_one_in_every_event(tmp_path, monkeypatch) -> None:
+    recorder = Recorder(str(tmp_path))
+    for name in ('a "b"', "ü\n", "a"):
+        monkeypatch.setattr(threading.current_thread(), "name", name)
+        recorder.local.phase = name
+        recorder.emit("phase", {"name": name}, edge="enter")
+    events = [msgspec.json.decode(x, type=Event) for x in _raw(tmp_path)]
+    assert [(event.thread, event.phase, event.data.name) for event in events] == [
+        (name, name, name) for name in ('a "b"', "ü\n", "a")
+    ]
+
+
 def _raw(folder) -> list[bytes]:
     return (folder / "events.jsonl").read_bytes().splitlines()
 

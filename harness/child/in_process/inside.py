@@ -112,6 +112,11 @@ class InsideRecorder(Recorder):
             return 0
         return super().emit(point, data, edge=edge, compile_id=compile_id, where=where, stack=stack)
 
+    def emit_text(self, point: str, data: str) -> None:
+        """As ``Recorder.emit_text``; nothing once it is closed."""
+        if not self.closed:
+            super().emit_text(point, data)
+
     def at_fork(
         self,
         *,

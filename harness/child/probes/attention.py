@@ -7,7 +7,6 @@ as ``aot_eager`` does on purpose (the reference kernel). The stack tells them ap
 
 import functools
 import sys
-from types import FrameType
 from typing import Any
 
 from .. import graphs, torch_code
@@ -31,9 +30,9 @@ class AttentionProbe:
         @functools.wraps(original)
         def math_attention(*args: Any, **kwargs: Any) -> Any:
             # Before the call: it may be the one that runs out of memory.
-            device, caller = "", sys._getframe(1)  # noqa: SLF001 - no other way is cheap
+            device = ""
             try:
-                device = _record(recorder, args, kwargs, caller)
+                device = _record(recorder, args, kwargs)
             except Exception:  # noqa: BLE001 - the watch must never break the program it watches
                 recorder.lost += 1
             scheduled = recorder.schedule is not None and not _in_a_trace(recorder)
@@ -44,7 +43,7 @@ class AttentionProbe:
                 return original(*args, **kwargs)
             except BaseException as error:
                 # A program may go on with fewer tokens, and nothing else tells of a processor's.
-                recorder.failing(error, caller)
+                recorder.failing(error, sys._getframe(1))  # noqa: SLF001 - who called
                 raise
             finally:
                 if meter is not None:
@@ -59,9 +58,7 @@ def _in_a_trace(recorder: Recorder) -> bool:
     return bool(recorder.local.compiles or recorder.local.traces)
 
 
-def _record(
-    recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
-) -> str:
+def _record(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Write one event; return the device of a fallback if it was written, else nothing."""
     if _in_a_trace(recorder):
         return ""
@@ -69,7 +66,7 @@ def _record(
     key = args[1] if len(args) > 1 else kwargs["key"]
     if torch_code.is_fake(query):
         return ""
-    compiled = graphs.in_compiled_graph(torch_code.outwards(frame))
+    compiled = graphs.caller_in_compiled_graph(2)
     kind = "reference" if compiled else "fallback"
     count = recorder.counted("dense_attention", kind)
     if not count:

@@ -85,7 +85,9 @@ def _scheduled(original: Callable[..., Any], recorder: Recorder) -> Callable[...
 def _record(recorder: Recorder, compiling: list[int], error: BaseException | None) -> None:
     """Write one event for a mask part that was built, or was not. Never raises."""
     try:
-        tids = {*compiling, *nesting.others(recorder.compiling, recorder.local.tid)}
+        tids = set(compiling)
+        if recorder.compiling:
+            tids.update(nesting.others(recorder.compiling, recorder.local.tid))
         count = recorder.counted("block_mask", (bool(tids), type(error)))
         if not count:
             return
