@@ -55,7 +55,8 @@ class AttentionProbe:
 
 
 def _in_a_trace(recorder: Recorder) -> bool:
-    return bool(recorder.local.compiles or recorder.local.traces)
+    local = recorder.local
+    return bool(local.compiles or local.traces)
 
 
 def _record(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -29,8 +29,7 @@ class BlockMaskProbe:
 
         @functools.wraps(original)
         def _dense_to_ordered(*args: Any, **kwargs: Any) -> Any:
-            tid = recorder.local.tid
-            compiling = nesting.others(recorder.compiling, tid)
+            compiling = _others_compiling(recorder)
             try:
                 result = run(*args, **kwargs)
             except BaseException as error:
@@ -82,12 +81,14 @@ def _scheduled(original: Callable[..., Any], recorder: Recorder) -> Callable[...
     return run
 
 
+def _others_compiling(recorder: Recorder) -> list[int]:
+    return nesting.others(recorder.compiling, recorder.local.tid) if recorder.compiling else []
+
+
 def _record(recorder: Recorder, compiling: list[int], error: BaseException | None) -> None:
     """Write one event for a mask part that was built, or was not. Never raises."""
     try:
-        tids = set(compiling)
-        if recorder.compiling:
-            tids.update(nesting.others(recorder.compiling, recorder.local.tid))
+        tids = {*compiling, *_others_compiling(recorder)}
         count = recorder.counted("block_mask", (bool(tids), type(error)))
         if not count:
             return
