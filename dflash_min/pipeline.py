@@ -20,7 +20,7 @@ from dflash_min.errors import NotFiniteError
 from dflash_min.exchange import Exchange
 from dflash_min.gradients import Accumulator, Average
 from dflash_min.step_report import LOSS, TOKENS, WEIGHT, read_sums, step_numbers, step_report
-from dflash_min.thread_group import GRACE_S, PATIENCE_S, ThreadGroup
+from dflash_min.thread_group import ThreadGroup
 from dflash_min.updates import Updates
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from dflash_min.step_report import StepReport
     from dflash_min.targets.interface import TargetModel
 
+GRACE_S: Final = 5.0
+"""Seconds in which a step that is under way when a stop is asked for may end, and then updates that
+have begun by then."""
+PATIENCE_S: Final = 60.0
+"""Seconds in which the other threads may end once one has failed. More than for a stop: a thread
+that fails later, at the end of a compile for example, tells what else was wrong."""
 _WAKING_SHARE: Final = 0.05
 """Of the time for a stop, the end: it is for threads to end that only wait, and are told then."""
 
@@ -125,12 +131,16 @@ class Pipeline:
         Raises:
             BaseExceptionGroup: holding what each failed thread raised, in order of time; an
                 `ExceptionGroup` unless one of them is no `Exception`.
+            BaseException: what interrupts it, as Ctrl-C does, or keeps a thread from starting; its
+                cause is that group if threads had failed. `finished_steps` counts as ever.
         """
         with contextlib.nullcontext() if self._exchange is None else self._exchange.sending():
             try:
                 self._threads.run()
-            except BaseException:
+            except BaseException as error:
                 self._conclude()
+                if (failure := self._threads.failure()) is not None:
+                    raise error from failure
                 raise
         if self._exchange is not None and not self.left_behind:
             self._exchange.release()

@@ -17,13 +17,8 @@ _Mail = threading.Thread | Literal["stop", "failed"]
 """The first is a thread that ends."""
 
 
-GRACE_S: Final = 5.0
-"""Seconds in which a step that is under way when a stop is asked for may end."""
-PATIENCE_S: Final = 60.0
-"""Seconds in which the other threads may end once one has failed. More than for a stop: a thread
-that fails later, at the end of a compile for example, tells what else was wrong."""
-_STEP_SHARE: Final = 0.8
-"""Of the time for a stop, for the step; then come updates that have begun by then."""
+_UNHALTED_SHARE: Final = 0.8
+"""Of the time for a stop, in which threads may end by themselves; then they are halted."""
 _WAKE_S: Final = 1.0
 """Seconds after which the main thread looks up though nothing has come. A signal that arrives right
 before it falls asleep does not wake it (CPython, `PyThread_acquire_lock_timed`: the C handler only
@@ -38,8 +33,8 @@ class ThreadGroup:
         works: Mapping[str, Callable[[], None]],
         halt: Callable[[float], None],
         *,
-        grace_s: float = GRACE_S,
-        patience_s: float = PATIENCE_S,
+        grace_s: float,
+        patience_s: float,
     ) -> None:
         """Prepare the threads without starting them.
 
@@ -60,8 +55,7 @@ class ThreadGroup:
         self._patience_s = patience_s
         self._errors: list[BaseException] = []
         self._errors_lock = threading.Lock()
-        self.stopping = False
-        """Whether a stop was asked for."""
+        self._stopping = False
         # Its put may be called in a signal handler that interrupts its get.
         self._mail: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
 
@@ -74,7 +68,7 @@ class ThreadGroup:
         Raises:
             BaseException: what interrupts the wait, as Ctrl-C does, or keeps a thread from
                 starting, once all others have been told to end. Not what a thread raises: see
-                `failure`.
+                `failure`. A second Ctrl-C ends the wait at once.
         """
         try:
             for thread in self._threads:
@@ -91,19 +85,25 @@ class ThreadGroup:
         """Names of the threads that have not ended."""
         return [thread.name for thread in self._threads if thread.is_alive()]
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stopping
+
     def stop(self) -> None:
         """Ask for an end in time. May be called in a signal handler."""
-        self.stopping = True
+        self._stopping = True
         self._mail.put("stop")
 
     def halt(self) -> None:
-        """End all threads now; called by one of them, once it has seen that it is to stop."""
+        """End all threads from now on, in the time for a stop. Any of them may call it."""
         self._halt_by(time.monotonic() + self._grace_s)
 
     def add(self, error: Exception) -> None:
-        """Keep an error that is found at the end, unless a thread has told it."""
+        """Keep an error that is found at the end, unless a thread has told the same."""
         with self._errors_lock:
-            if not any(isinstance(other, type(error)) for other in self._errors):
+            told = [(type(other), str(other)) for other in self._errors]
+            if (type(error), str(error)) not in told:
                 self._errors.append(error)
 
     def failure(self) -> BaseExceptionGroup[BaseException] | None:
@@ -130,7 +130,7 @@ class ThreadGroup:
             halted: whether they have been told to end already.
         """
         while self.left_behind:
-            wake_at = until if halted else until - (1 - _STEP_SHARE) * self._grace_s
+            wake_at = until if halted else until - (1 - _UNHALTED_SHARE) * self._grace_s
             try:
                 mail = self._mail.get(timeout=min(max(wake_at - time.monotonic(), 0.0), _WAKE_S))
             except queue.Empty:

@@ -27,13 +27,12 @@ from dflash_min.evaluation.curves import Curves
 from dflash_min.evaluation.evaluate import Evaluator
 from dflash_min.model import Drafter
 from dflash_min.optim import Optimizer
-from dflash_min.pipeline import Pipeline
+from dflash_min.pipeline import GRACE_S, PATIENCE_S, Pipeline
 from dflash_min.replica import Replica
 from dflash_min.saving import resuming, run_folder
 from dflash_min.saving.checkpoint import Record
 from dflash_min.saving.run_folder import RunFolder
 from dflash_min.targets import choice as targets
-from dflash_min.thread_group import GRACE_S, PATIENCE_S
 from dflash_min.warmup import warm_up
 
 if TYPE_CHECKING:

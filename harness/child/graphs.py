@@ -13,16 +13,16 @@ _known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
 
 _WAYS = 8
 _ways: tuple[tuple[int, CodeType], ...] = ()
-"""How far out a graph was found, and what of torch's it had called to come to where it was asked
-for. There is a way for each of an operator's dispatches: with gradients and without, say."""
+"""How far out a graph was found, and the call of the operator that it had made. There is a way for
+each of an operator's dispatches: with gradients and without, say."""
 
 
 def caller_in_compiled_graph(level: int) -> bool:
     """``in_compiled_graph`` of the callers from the one on that ``sys._getframe(level)`` returns.
 
     A graph that is known is looked for where graphs were found before: of the frames on the way
-    there, each of which Python would have to make an object of, only the outermost is looked at. A
-    graph that has called what was called then has called the operator; no other is between.
+    there, each of which Python would have to make an object of, only the outermost is looked at.
+    Where that is the operator's own call, made by the graph, only its dispatch lies between.
     """
     for depth, called in _ways:
         try:
@@ -75,8 +75,8 @@ def _learn(passed: list[FrameType]) -> None:
     for depth, (inner, outer) in enumerate(itertools.pairwise(passed)):
         if torch_code.is_graph(outer.f_code):
             way = depth, inner.f_code
-            known = _answer(outer.f_code) is not None and torch_code.is_torchs(inner.f_code)
-            if known and way not in _ways:
+            known = _answer(outer.f_code) is not None
+            if known and torch_code.is_operators_call(inner.f_code) and way not in _ways:
                 _ways = (*_ways, way)[-_WAYS:]
             return
 

@@ -149,7 +149,8 @@ class Recorder:
         """Write one event and return its sequence number.
 
         Returns 0 if it could not be written, or was left out because there are so many like it in
-        this process (see ``bounds``). What began with such an event needs no ``exit``.
+        this process (see ``bounds``). What began with such an event needs no ``exit``. A steady
+        event is an instant, and has its data alone.
 
         Args:
             point: the event's name in ``harness.events.schema``.
@@ -159,22 +160,22 @@ class Recorder:
             where: stack frames as ``[file, line, function, user]``, innermost first.
             stack: record the caller's stack (ignored when ``where`` is given).
         """
+        if point in STEADY_POINTS:
+            return self.emit_steady(point, data)
         try:
             if point in _STANDING_POINTS and not self._stand(point, data):
                 return 0
             if self.quiet:
                 self._begin()
-            kept = point not in STEADY_POINTS
-            if kept and edge != "exit" and not self.admits(point, data):
+            if edge != "exit" and not self.admits(point, data):
                 return 0
             if where is None and stack:
                 where = user_stack()
-            if kept and not self.local.said:
+            if not self.local.said:
                 self._say_start()
             seq, line = self._line(point, edge, compile_id, where, data)
             self._write(point, seq, line)
-            if kept:
-                self.local.known = True
+            self.local.known = True
             self.noted(point, edge)
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self.lost += 1
@@ -182,15 +183,25 @@ class Recorder:
         else:
             return seq
 
-    def emit_text(self, point: str, data: str) -> None:
-        """``emit`` for a steady point, whose data come as JSON: for what a loop does each time."""
+    def emit_steady(self, point: str, data: Mapping[str, Any] | str | None) -> int:
+        """``emit`` for what a loop says each time; its data may be JSON already.
+
+        Only such a point: its events are not counted, and the oldest make room for the newest.
+        """
+        if point not in STEADY_POINTS:
+            self.lost += 1
+            return 0
         try:
             if self.quiet:
                 self._begin()
-            self._write(point, *self._line(point, "instant", None, None, data))
+            seq, line = self._line(point, "instant", None, None, data)
+            self._write(point, seq, line)
             self.noted(point, "instant")
         except Exception:  # noqa: BLE001 - the watch must never break the program it watches
             self.lost += 1
+            return 0
+        else:
+            return seq
 
     def emit_counted(
         self,

@@ -177,6 +177,11 @@ def is_graph(code: CodeType) -> bool:
     return code.co_filename.startswith(torch_files.GENERATED_GRAPH)
 
 
+def is_operators_call(code: CodeType) -> bool:
+    """Whether a frame of ``code`` is the call of a higher-order operator, before its dispatch."""
+    return code.co_name == "__call__" and _in_torch(code, torch_files.OPERATORS)
+
+
 def is_graph_runner(code: CodeType) -> bool:
     """Whether a frame of ``code`` runs a compiled graph, or is one."""
     return is_graph(code) or _in_torch(code, torch_files.GRAPH_RUNNERS)

@@ -48,4 +48,5 @@ COMPILER = (
 )
 
 #: What FX calls the file of the code that it generates.
+OPERATORS = (f"_higher_order_ops{os.sep}",)
 GENERATED_GRAPH = "<eval_with_key>"

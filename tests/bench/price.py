@@ -195,7 +195,7 @@ def main():
         choices=ARMS,
         default=[],
         metavar="ARM",
-        help=f"some of {', '.join(ARMS)} (all; no-detail for a compile only)",
+        help=f"some of {', '.join(ARMS)} (all; no-detail only of a compile)",
     )
     parser.add_argument(
         "--json", type=usage.writable, help="write the figures to this file as well"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
-from harness.child import graphs, torch_code
+from harness.child import graphs, torch_code, torch_symbols
 from harness.child.graphs import in_compiled_graph
 
 TORCH = torch.__file__.removesuffix("__init__.py")
@@ -142,9 +143,39 @@ def test_a_known_graph_that_has_called_something_else_is_not_the_answer():
     assert not asked(DENSE, WRAPPER, known, MAIN, runs=OF_THE_OPERATOR)
 
 
-def test_only_what_torch_calls_is_a_way():
-    assert asked(MAIN, graph(), WRAPPER)
-    assert graphs._ways == ()
+def test_a_graph_that_has_called_something_else_of_torchs_is_not_where_to_look():
+    known, custom = graph(), calling("__call__", f"{TORCH}_ops.py")
+    assert asked(DENSE, CALL, MAIN, MAIN, custom, known, WRAPPER, MAIN)
+    # Another custom operator of the same graph calls what is not compiled, from as far in.
+    assert not asked(DENSE, CALL, WRAPPER, MAIN, custom, known, MAIN, runs=OF_THE_OPERATOR)
+
+
+def test_a_stack_that_is_not_as_deep_is_no_error(monkeypatch):
+    monkeypatch.setattr(graphs, "_ways", ((10_000, CALL),))
+    assert asked(DENSE, CALL, graph(), WRAPPER, MAIN)
+
+
+def test_a_real_graph_is_found_without_the_frames_in_between(monkeypatch):
+    answers = []
+
+    def math_attention(*args: Any, **kwargs: Any) -> Any:
+        if not torch_code.is_fake(args[0]):
+            answers.append(graphs.caller_in_compiled_graph(1))
+        return original(*args, **kwargs)
+
+    original = torch_symbols.MATH_ATTENTION.get()
+    torch_symbols.MATH_ATTENTION.replace(math_attention)
+    try:
+        attend = torch.compile(flex_attention, backend="aot_eager", dynamic=False)
+        inputs = [torch.randn(1, 1, 16, 16) for _ in range(3)]
+        for _ in range(2):
+            attend(*inputs)
+        monkeypatch.setattr(torch_code, "outwards", lambda _: pytest.fail("every frame"))
+        attend(*inputs)
+    finally:
+        torch_symbols.MATH_ATTENTION.replace(original)
+        torch._dynamo.reset()
+    assert answers == [True] * 3
 
 
 def test_of_several_ways_only_so_many_are_kept(monkeypatch):

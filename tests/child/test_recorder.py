@@ -52,13 +52,15 @@ def test_a_steady_event_may_bring_its_data_as_json(tmp_path) -> None:
     recorder, seen = Recorder(str(tmp_path)), []
     recorder.noted = lambda *event: seen.append(event)  # type: ignore[method-assign]
     recorder.emit("step", {"step": 4, "tokens": 8, "seconds": 0.5})
-    recorder.emit_text("step", '{"step": 4, "tokens": 8, "seconds": 0.5}')
+    recorder.emit_steady("step", '{"step": 4, "tokens": 8, "seconds": 0.5}')
     (file,) = tmp_path.glob("steady-*")
     events = [msgspec.json.decode(x, type=Event) for x in file.read_bytes().splitlines()]
     one, other = (msgspec.structs.replace(event, seq=0, t_ns=0) for event in events)
     assert isinstance(one, Step)
     assert one == other
     assert seen == [("step", "instant")] * 2
+    assert recorder.emit_steady("phase", {"name": "x"}) == 0
+    assert (recorder.lost, _raw(tmp_path)) == (1, [])
 
 
 def test_a_name_that_is_no_plain_word_is_one_in_every_event(tmp_path, monkeypatch) -> None:

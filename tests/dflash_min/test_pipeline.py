@@ -12,10 +12,11 @@ import torch
 
 from dflash_min import pipeline, thread_group
 from dflash_min.channel import Channel
-from dflash_min.config import TrainConfig
+from dflash_min.config import SaveConfig, TrainConfig
 from dflash_min.errors import Stopped
-from dflash_min.pipeline import enter_thread
+from dflash_min.pipeline import Pipeline, enter_thread
 from dflash_min.resolve import resolve
+from dflash_min.saving import checkpoint
 from dflash_min.step_report import step_numbers
 from dflash_min.updates import Updates
 
@@ -214,15 +215,39 @@ def test_a_thread_that_wants_to_exit_is_no_ordinary_error():
     assert caught.value.exceptions == (wish,)
 
 
-def test_an_interrupt_stops_the_threads():
-    trainer = small_dense(threads=2, steps=10_000)
+def test_an_interrupt_stops_the_threads_and_the_steps_that_are_finished_are_saved(tmp_path):
+    trainer = small_dense(SaveConfig(out=tmp_path / "run"), threads=2, steps=10_000)
+    told = []
 
     def interrupt(report):
+        told.append(report.step)
         if report.step == 1:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         trainer.run(interrupt)
+    done = trainer._pipeline.finished_steps()
+    assert told == list(range(done))
+    assert checkpoint.read(tmp_path / "run").record.step == done
+
+
+def test_what_threads_had_raised_is_told_with_what_keeps_one_from_starting(monkeypatch):
+    start, failed = threading.Thread.start, threading.Event()
+
+    def starting(thread):
+        if thread.name == "drafter-1":
+            assert failed.wait(60)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    trainer = small_dense(threads=2, steps=3)
+    error = dying_after(0, trainer.targets[0])
+    halt = Pipeline._halt
+    monkeypatch.setattr(Pipeline, "_halt", lambda self, until: (failed.set(), halt(self, until)))
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    with pytest.raises(RuntimeError, match="can't start") as raised:
+        trainer.run(ignore)
+    assert raised.value.__cause__.exceptions == (error,)
 
 
 class Deaf(queue.SimpleQueue):

@@ -233,7 +233,7 @@ def test_a_step_that_ends_after_its_meeting_is_broken_off_is_reported_and_saved(
     trainer.optimizers[1].step = late
     monkeypatch.setattr(Average, "abort", lambda self: (abort(self), aborted.set()))
     # The meeting is broken off soon, and nobody left behind soon.
-    monkeypatch.setattr(thread_group, "_STEP_SHARE", 0.005)
+    monkeypatch.setattr(thread_group, "_UNHALTED_SHARE", 0.005)
     monkeypatch.setattr(pipeline, "_WAKING_SHARE", 0.994)
     reported = []
     trainer.run(lambda report: reported.append(report.step + 1))

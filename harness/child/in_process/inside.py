@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import boot, caches, following, gpus
@@ -112,10 +112,9 @@ class InsideRecorder(Recorder):
             return 0
         return super().emit(point, data, edge=edge, compile_id=compile_id, where=where, stack=stack)
 
-    def emit_text(self, point: str, data: str) -> None:
-        """As ``Recorder.emit_text``; nothing once it is closed."""
-        if not self.closed:
-            super().emit_text(point, data)
+    def emit_steady(self, point: str, data: Mapping[str, Any] | str | None) -> int:
+        """As ``Recorder.emit_steady``; nothing once it is closed."""
+        return 0 if self.closed else super().emit_steady(point, data)
 
     def at_fork(
         self,

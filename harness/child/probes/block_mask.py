@@ -82,6 +82,7 @@ def _scheduled(original: Callable[..., Any], recorder: Recorder) -> Callable[...
 
 
 def _others_compiling(recorder: Recorder) -> list[int]:
+    # As a rule nobody is: then not even this thread's number is asked for.
     return nesting.others(recorder.compiling, recorder.local.tid) if recorder.compiling else []
 
 

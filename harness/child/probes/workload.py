@@ -51,7 +51,7 @@ class RecordingObserver:
     def step(self, step: int, tokens: int, seconds: float) -> None:
         """Record a finished step of the calling thread."""
         data = f'{{"step": {step}, "tokens": {tokens}, "seconds": {seconds:.6f}}}'
-        self._recorder.emit_text("step", data)
+        self._recorder.emit_steady("step", data)
         self._recorder.reach("step", "enter")
         self._recorder.reach("step", "exit")
 
