@@ -100,7 +100,7 @@ def _run(trainer: Trainer, ending: Ending) -> Summary:
             said = dict.fromkeys(map(str, expected.exceptions))
             for line in (*said, *getattr(group, "__notes__", ())):
                 cli.say(PROG, f"error: {line}")
-        if trainer.newest is not None:
+        if trainer.folder is not None:
             cli.say(PROG, ending.saved())
         if others is not None:
             raise
@@ -132,15 +132,16 @@ class Ending:
     def saved(self) -> str:
         """Say what is saved, and how to go on from there."""
         newest = None if self.trainer is None else self.trainer.newest
+        why = ""
+        if self.trainer is not None and self.trainer.between_steps:
+            why = ": an update of the weights was under way, and did not end in time"
         if newest is None:
             # What is resumed may be the work of days.
             building = self._resuming and self.trainer is None
-            nothing = "nothing new is saved" if building else "nothing is saved"
-            if self.trainer is not None and self.trainer.between_steps:
-                nothing += ": an update of the weights was under way, and did not end in time"
-            return nothing
+            return f"{'nothing new' if building else 'nothing'} is saved{why}"
         again = shlex.join(["python", "-m", PROG, *self._argv, "--resume"])
-        return f"saved {newest}; go on with: {again}"
+        later = f"; nothing later is{why}" if why else ""
+        return f"saved {newest}{later}; go on with: {again}"
 
 
 class Progress:

@@ -114,6 +114,7 @@ class Trainer:
         """The run folder, while `run` writes to it."""
         self._curves: Curves | None = None
         self._saving = threading.Lock()
+        self._say: Callable[[str], None] = _LOG.warning
         self._saved_at = 0
         self._pipeline: Pipeline | None = None
         self._training = False
@@ -136,7 +137,8 @@ class Trainer:
         Args:
             report: called after each step.
             held_out: called after each evaluation in training.
-            say: called with a line where a curve of the run cannot be shown.
+            say: called with a line where a curve of the run cannot be shown, or the end waits for a
+                save that is under way.
 
         Raises:
             ExceptionGroup: holding every failed thread's exception.
@@ -144,6 +146,7 @@ class Trainer:
             UsageError: if the run folder cannot be used.
         """
         reports: list[StepReport] = []
+        self._say = say
 
         def after_step(step: StepReport) -> None:
             reports.append(step)
@@ -294,8 +297,11 @@ class Trainer:
         Raises:
             SaveError: if it cannot be written, or is not one state.
         """
-        # A stop does not wait for ever for the thread that saves after each so many steps.
-        with self._saving:
+        # Whoever saves after so many steps may be at it yet when training has ended.
+        if not self._saving.acquire(timeout=self.grace_s):
+            self._say("a checkpoint is still being written; Ctrl-C ends the run without it")
+            self._saving.acquire()
+        try:
             if self.folder is None or done is None or done == self._saved_at:
                 return
             self._check_replicas()
@@ -310,6 +316,8 @@ class Trainer:
             weights = self.replicas[0].drafter.state_dict()
             self.folder.save(record, weights, self.optimizers[0].state_dict())
             self._saved_at = done
+        finally:
+            self._saving.release()
 
     def _check_replicas(self) -> None:
         """Refuse to save replicas that differ.

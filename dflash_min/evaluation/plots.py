@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dflash_min.saving import metrics
+from dflash_min.saving.durable import new_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,9 +75,8 @@ def draw(out: Path, title: str) -> None:
     below.xaxis.get_major_locator().set_params(integer=True)
     picture = io.BytesIO()
     canvas.print_png(picture)  # type: ignore[no-untyped-call]
-    aside = out / f".{FILE}"
-    aside.write_bytes(picture.getvalue())
-    aside.replace(out / FILE)
+    with new_file(out / FILE) as file:
+        file.write(picture.getvalue())
 
 
 def title(resolved: Resolved) -> str:

@@ -13,9 +13,11 @@ runs the trainer itself on two GPUs.
 import json
 import math
 import os
+import platform
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
 import usage
@@ -110,7 +112,11 @@ def shown(value):
 def machine(torch, options):
     """What the figures are of."""
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} cores"
-    return {"device": name, "torch": torch.__version__, "warm": options.warm}
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    if options.device == "cuda":
+        versions["triton"] = metadata.version("triton")
+    cores = len(os.sched_getaffinity(0))
+    return {"device": name, **versions, "cores": cores, "warm": options.warm}
 
 
 if __name__ == "__main__":

@@ -213,6 +213,32 @@ def test_a_stop_takes_its_time_once(tmp_path, monkeypatch):
     assert ending.saved() == (
         "nothing is saved: an update of the weights was under way, and did not end in time"
     )
+    monkeypatch.setattr(type(trainer), "newest", tmp_path / "earlier")
+    assert ending.saved().startswith(
+        f"saved {tmp_path / 'earlier'}; nothing later is: an update of the weights was under way"
+    )
+
+
+def test_a_stop_waits_for_a_checkpoint_that_is_being_written_and_says_so(tmp_path, monkeypatch):
+    trainer = small_dense(SaveConfig(out=tmp_path, save_every=2), **SETTINGS)
+    trainer.grace_s, said, goes_on = 0.1, [], threading.Event()
+    write = checkpoint.write
+
+    def slow(*args, **kwargs):
+        trainer.stop()
+        assert goes_on.wait(60)
+        return write(*args, **kwargs)
+
+    def say(line):
+        said.append(line)
+        goes_on.set()
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    trainer.run(ignore, say=say)
+    others_end()
+    assert said == ["a checkpoint is still being written; Ctrl-C ends the run without it"]
+    assert trainer.newest == checkpoint.latest(tmp_path)
+    assert checkpoint.read(tmp_path).step == 2
 
 
 def test_a_step_that_ends_after_its_meeting_is_broken_off_is_reported_and_saved(

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -397,3 +398,14 @@ def test_entries_of_another_backend_are_told_apart(tmp_path):
         ("1", ["0"]),
         ("2", ["1"]),
     ]
+
+
+def test_what_a_thread_says_after_the_end_is_not_recorded():
+    lines: list[bytes] = []
+    recorder = inside.InsideRecorder()
+    recorder.copies.copies = (SimpleNamespace(write=lines.append),)
+    step = '{"step": 1, "tokens": 2, "seconds": 0.5}'
+    assert recorder.emit_steady("step", step) > 0
+    recorder.closed = True
+    assert recorder.emit_steady("step", step) == recorder.emit("phase", {"name": "x"}) == 0
+    assert len(lines) == 1
