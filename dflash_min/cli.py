@@ -14,7 +14,17 @@ import operator
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tyro
 from tyro.constructors import (
@@ -27,6 +37,7 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
+from dflash_min import standard_streams
 from dflash_min.errors import OutputError
 
 if TYPE_CHECKING:
@@ -49,7 +60,8 @@ _PASSED_ON: Final = "passed on"
 def parse(cls: type[_T], argv: Sequence[str], *, prog: str, description: str) -> _T:
     """Build an instance of a dataclass from command-line arguments.
 
-    Lists of ints or strings take commas, spaces or both. Booleans are `--x` and `--no-x`. An empty
+    Lists of ints or strings take commas, spaces or both; written as `--x=VALUE`, where there are
+    positional arguments, they take that word alone. Booleans are `--x` and `--no-x`. An empty
     word is refused: it is what a shell leaves of a variable that is not set.
 
     Raises:
@@ -94,10 +106,10 @@ def fail(prog: str, message: str) -> NoReturn:
 
 
 def say(prog: str, message: str) -> None:
-    """Print a message as one line on stderr, whatever characters it holds."""
+    """Print a message as one line on stderr, whatever characters it holds, if that takes it."""
     # What was typed comes back in messages, line breaks and terminal codes included.
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    print(f"{prog}: {line}", file=sys.stderr)
+    standard_streams.tell(f"{prog}: {line}")
 
 
 def show(text: str, end: str = "\n") -> None:
@@ -164,12 +176,34 @@ def _default(field: dataclasses.Field[Any]) -> object:
 def _build(cls: type[_T], argv: Sequence[str], prog: str, description: str) -> _T:
     return tyro.cli(
         cls,
-        args=list(argv),
+        args=_positional_first(cls, argv),
         prog=prog,
         description=description.replace("``", "`"),  # it may be a docstring
         config=(tyro.conf.OmitArgPrefixes,),
         registry=_registry,
     )
+
+
+def _positional_first(cls: type[DataclassInstance], argv: Sequence[str]) -> list[str]:
+    """Put the words that no option takes before the options, lest a list takes them for its own."""
+    hints = get_type_hints(cls, include_extras=True)
+    if not any(
+        tyro.conf.Positional in getattr(each, "__metadata__", ()) for each in hints.values()
+    ):
+        return list(argv)
+    switches = {name.replace("_", "-") for name, hint in hints.items() if hint is bool}
+    switches = {f"--{no}{name}" for name in switches for no in ("", "no-")}
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    positional: list[str] = []
+    options: list[str] = []
+    takes = False
+    for word in argv[:end]:
+        if word.startswith("-") and word != "-":
+            takes = "=" not in word and word.replace("_", "-") not in switches
+            options.append(word)
+        else:
+            (options if takes else positional).append(word)
+    return [*positional, *options, *argv[end:]]
 
 
 @contextlib.contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from dflash_min import cli, stopping
+from dflash_min import cli, standard_streams, stopping
 from dflash_min.errors import OutputError, TrainingError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +24,8 @@ def command(prog: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
     Of what the function raises, UsageError becomes one line and exit code 2, TrainingError and
     stdout that takes nothing more one line and exit code 1. Where stdout's reader is gone the
-    process ends by SIGPIPE, and after Ctrl-C, where nothing else handles it, by SIGINT.
+    process ends by SIGPIPE, and after Ctrl-C, where nothing else handles it, by SIGINT. Streams
+    that are closed, and a stderr that takes nothing more, change nothing.
 
     Args:
         prog: the command's name, for the line.
@@ -34,6 +33,7 @@ def command(prog: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
     def wrap(main: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(main)
+        @standard_streams.usable()
         def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
                 return main(*args, **kwargs)
@@ -76,15 +76,7 @@ def _defines(node: ast.stmt, name: str) -> bool:
 
 def tell_of_output(prog: str, error: OutputError) -> None:
     """Say in one line that stdout takes nothing more, or end by SIGPIPE if its reader is gone."""
-    _close_stdout()
+    standard_streams.drop(sys.stdout)
     if isinstance(error.__cause__, BrokenPipeError):
         stopping.end_by(signal.SIGPIPE)  # whoever read it has had enough
     cli.say(prog, f"error: stdout: {error}")
-
-
-def _close_stdout() -> None:
-    """Let what stdout still holds go nowhere, or the interpreter fails at it again at its exit."""
-    with contextlib.suppress(OSError, ValueError):  # it has no descriptor
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from dflash_min import standard_streams
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
@@ -84,8 +86,7 @@ def asked_by_signals() -> Iterator[Signalled]:
 
 def say(line: str) -> None:
     """Print a last line on stderr, if that is still there: its end may be what is told of."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+    standard_streams.tell(line)
 
 
 def end_by(number: signal.Signals) -> NoReturn:
@@ -116,7 +117,7 @@ def leave_threads(error: BaseException, number: signal.Signals | None) -> NoRetu
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, RuntimeError):  # gone; or it is just being written to
             stream.flush()
 

@@ -94,7 +94,7 @@ def _run(trainer: Trainer, ending: Ending) -> Summary:
         expected, others = group.split(TrainingError)
         if others is not None:
             kinds = ", ".join(type(error).__name__ for error in group.exceptions)
-            print(f"{PROG}: {group.message}: {kinds}", file=sys.stderr)
+            cli.say(PROG, f"{group.message}: {kinds}")
         elif expected is not None:
             # What all drafters find is one thing.
             said = dict.fromkeys(map(str, expected.exceptions))

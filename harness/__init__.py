@@ -56,6 +56,9 @@ def guarded(compiled: "Callable[P, R]") -> "Guarded[P, R]":
     there other threads' compiles of other functions raise as well, during such a call.
 
     It does not help where nothing was compiled wrong: see ``python -m harness.explain``.
+
+    Raises:
+        TypeError: it is given nothing that can be called.
     """
     from harness.guarding import Guarded
 

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
             remove_run_folder(folder, made)
         raise
     assert certificate is not None
-    with reader_may_leave():
+    with reader_may_leave(kept=lambda line: say(PROG, line)):
         sys.stdout.write(_json(certificate) if options.json else text.terminal(certificate))
     return _last(certificate).exit_code
 

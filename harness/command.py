@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from dflash_min import standard_streams
 from dflash_min.cli import fail
 from dflash_min.command import tell_of_output
 from dflash_min.errors import OutputError, UsageError
@@ -24,7 +25,8 @@ def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
 
     The function may raise UsageError, which becomes one line on stderr and exit code 2, or
     OutputError, which becomes one and exit code 3, unless stdout's reader is gone, and be
-    interrupted from the keyboard, which becomes exit code 130.
+    interrupted from the keyboard, which becomes exit code 130. Streams that are closed, and a
+    stderr that takes nothing more, change nothing.
 
     Args:
         prog: the command's name, for the line.
@@ -32,6 +34,7 @@ def command(prog: str) -> Callable[[Callable[[list[str]], int]], Command]:
 
     def wrap(main: Callable[[list[str]], int]) -> Command:
         @functools.wraps(main)
+        @standard_streams.usable()
         def run(argv: Sequence[str] | None = None) -> int:
             interrupts.be_usual()
             try:

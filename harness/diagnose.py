@@ -2,7 +2,9 @@
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from dflash_min.cli import Files, Names, parse, say
 from dflash_min.errors import UsageError
 from harness.causes import CAUSES
 from harness.command import command
+from harness.events.files import ENDED, EVENTS, RUN
 from harness.exits import ExitCode
 from harness.expect import check_expectations, decide_exit
 from harness.logs.reading import NotRecognisedError, diagnose_texts
@@ -20,13 +23,15 @@ from harness.render.output import reader_may_leave
 from harness.render.terminal import print_report
 from harness.render.view import View
 from harness.report import make_report
-from harness.supervise.folder import make_run_folder
+from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder
 
 PROG = "harness.diagnose"
 _HELP = (
     "Diagnose what a program left behind: tracebacks, training logs, TORCH_LOGS text, TORCH_TRACE "
     "folders, dumps of py-spy and faulthandler, compressed with gzip or not, and run folders."
 )
+_PARTS = (EVENTS, RUN, ENDED, "events-*.jsonl", "steady-*.jsonl", "report.*", "trace.json")
+_HINT = "; {} may be a part of a run folder: give the whole folder"
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,12 @@ class Args:
     """Keep the report and what it was made from in a new folder below this one."""
 
     expect: Annotated[Names, tyro.conf.arg(metavar="CODE[,CODE...]|clean")] = ()
-    """End with 0 if these are the root causes found."""
+    """End with 0 if these are the root causes found. Takes every word up to the next option: FILE
+    comes first, after ``--``, or after ``--expect=CODE``."""
 
     expect_only: Annotated[Names, tyro.conf.arg(metavar="CODE[,CODE...]|clean")] = ()
-    """End with 0 if these are all the causes found, the ones that follow included."""
+    """End with 0 if these are all the causes found, the ones that follow included. FILE stands as
+    with ``--expect``."""
 
 
 @command(PROG)
@@ -63,26 +70,41 @@ def main(argv: list[str]) -> int:
         if args.out is not None:
             raise UsageError("--out: a run folder's report is written there by harness.report")
         return _shown(args, folders[0], fresh=False, kept=False)
+    _refuse_parts(args.files)
     if args.out is not None:
-        return _texts(args, make_run_folder(args.out, "diagnose"), keep=True)
+        made = missing_parents(args.out)
+        return _texts(args, make_run_folder(args.out, "diagnose"), made, keep=True)
     with tempfile.TemporaryDirectory(prefix="compile-race-") as folder:
-        return _texts(args, Path(folder), keep=False)
+        return _texts(args, Path(folder), [], keep=False)
 
 
-def _is_run_folder(path: Path) -> bool:
-    return path.is_dir() and any(
-        (path / name).exists() for name in ("events.jsonl", "ended.json", "run.json")
-    )
+def _is_run_folder(path: Path, *, without: str = "") -> bool:
+    """Whether a folder holds what a run leaves, another file than ``without``."""
+    names = {EVENTS, ENDED, RUN} - {without}
+    return path.is_dir() and any((path / name).exists() for name in names)
 
 
-def _texts(args: Args, folder: Path, *, keep: bool) -> int:
+def _refuse_parts(words: Sequence[str]) -> None:
+    for path in map(Path, words):
+        if _is_part(path) and path.is_file() and _is_run_folder(path.parent, without=path.name):
+            raise UsageError(f"{path} is a part of a run folder: give the folder, {path.parent}")
+
+
+def _is_part(path: Path) -> bool:
+    return any(fnmatch(path.name, pattern) for pattern in _PARTS)
+
+
+def _texts(args: Args, folder: Path, made: Sequence[Path], *, keep: bool) -> int:
     try:
         for line in diagnose_texts(args.files, folder):
             say(PROG, line)
-    except NotRecognisedError as error:
+    except (NotRecognisedError, UsageError) as error:
         if keep:
-            folder.rmdir()
-        say(PROG, str(error))
+            remove_run_folder(folder, made)
+        if isinstance(error, UsageError):
+            raise
+        part = next((word for word in args.files if _is_part(Path(word))), "")
+        say(PROG, f"{error}{_HINT.format(part) if part else ''}")
         return ExitCode.NOTHING_RAN
     return _shown(args, folder, fresh=keep, kept=keep)
 

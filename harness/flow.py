@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import functools
 import re
 import sys
 import traceback
@@ -31,7 +32,7 @@ from harness.schedule.plan import Plan, Schedule
 from harness.schedule.scheduled import Scheduled
 from harness.spec import WatchOptions
 from harness.supervise.folder import make_run_folder, missing_parents, remove_run_folder
-from harness.supervise.launch import Launch, WatchSettings
+from harness.supervise.launch import Launch, WatchSettings, traces_elsewhere
 from harness.supervise.process import supervise
 from harness.supervise.progress import Counters, Progress
 from harness.supervise.signals import undisturbed
@@ -140,6 +141,13 @@ def _prepare(job: Job, made: Sequence[Path]) -> Path:
     return folder
 
 
+def tell_of_traces(prog: str, options: WatchOptions) -> None:
+    """Say where torch's logs go if not to the run folder."""
+    folder = traces_elsewhere()
+    if options.torch_trace and folder:
+        say(prog, f"TORCH_TRACE is set: torch's logs go to {folder}, not to the run folder")
+
+
 def settings_of(options: WatchOptions, schedule: Schedule | None) -> WatchSettings:
     """The watch's settings for a program that runs under ``schedule``; None: as it likes."""
     return WatchSettings(
@@ -211,7 +219,8 @@ def _write(job: Job, report: Report, folder: Path) -> bool:
 def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
     # What reads the program's output where the bare program stood must not read the report.
     out = sys.stderr if job.passthrough else sys.stdout
-    with reader_may_leave():  # the report is in the folder all the same
+    # The report is in the folder all the same, if that could be written.
+    with reader_may_leave(kept=functools.partial(_say, job), out=out):
         if job.options.json:
             out.write(WRITERS["json"](View.of(report, folder)))
         else:
@@ -233,8 +242,7 @@ def _failed(job: Job, folder: Path, error: Exception) -> int:
 
 
 def _say(job: Job, message: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        say(job.prog, message)
+    say(job.prog, message)
 
 
 def passed_through(ended: Ended) -> int:

@@ -12,6 +12,7 @@ import tyro
 
 from dflash_min.cli import parse, say
 from dflash_min.errors import UsageError
+from dflash_min.standard_streams import tell
 from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.exits import ExitCode
@@ -122,11 +123,12 @@ def _record(args: Args, baseline: Baseline, measured: Sequence[Measured], began:
 
 
 def _print(gate: Gate, args: Args, out: Path) -> None:
-    with reader_may_leave():
+    with reader_may_leave(kept=lambda line: say(PROG, line)):
         sys.stdout.write(dumps(gate) if args.json else terminal(gate, out))
         root = checkout()
+        annotate = tell if args.json else print
         for line in () if root is None else annotations(gate, root):
-            print(line, file=sys.stderr if args.json else sys.stdout)
+            annotate(line)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,8 @@ class Guarded(Generic[P, R]):
     """A compiled function behind its warm-up; see ``harness.guarded``."""
 
     def __init__(self, compiled: Callable[P, R]) -> None:
+        if not callable(compiled):
+            raise TypeError(f"guarded() takes a compiled function, got {compiled!r}")
         functools.update_wrapper(self, compiled, updated=())
         self._compiled = compiled
         self._lock = threading.RLock()

@@ -37,5 +37,6 @@ def is_command() -> bool:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     del number, frame
-    os.write(2, b"interrupted\n")
+    with contextlib.suppress(OSError):  # it is closed
+        os.write(2, b"interrupted\n")
     os._exit(_INTERRUPTED)

@@ -6,7 +6,6 @@ watch of a night run costs about one percent of one core, however long its recor
 """
 
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -202,11 +201,7 @@ class Live:
         return f"{self._clock() - self._began:.1f} s"
 
     def _say(self, text: str) -> None:
-        try:
-            say(self._prog, text)
-            sys.stderr.flush()
-        except OSError:  # nobody reads it any more
-            return
+        say(self._prog, text)
 
 
 class _Kept(Recording):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _NAME = "compile_race"
 _MARKER = (
     f"{_NAME}(threads=1, expect='clean'): run the test's body in so many threads at once, under "
-    "the watch; expect: clean, or the codes of the roots that must be found"
+    "the watch; expect: clean, or the codes of the roots that must be found. A body that makes no "
+    "call of compiled code fails: nothing ran"
 )
 
 
@@ -33,23 +34,24 @@ class Asked:
 
     @classmethod
     def of(cls, item: pytest.Item) -> Asked | None:
-        """The marker of a test; None if it has none. Raises UsageError if it makes no sense."""
+        """The marker of a test; None if it has none.
+
+        Raises:
+            pytest.UsageError: it makes no sense; one line that says why.
+        """
         marker = item.get_closest_marker(_NAME)
         if marker is None:
             return None
         if marker.args or not marker.kwargs.keys() <= {"threads", "expect"}:
-            raise pytest.UsageError(f"{item.nodeid}: {_NAME} takes threads=N and expect=...")
+            raise pytest.UsageError(f"{_NAME} takes threads=N and expect=...")
         threads = marker.kwargs.get("threads", 1)
         if type(threads) is not int or not 1 <= threads <= 1024:
-            raise pytest.UsageError(f"{item.nodeid}: {_NAME}: threads must be 1 to 1024")
-        function = getattr(item, "obj", None)
-        plain = isinstance(item, pytest.Function) and not inspect.iscoroutinefunction(function)
-        if threads > 1 and (not plain or hasattr(item.cls, "setUpClass")):  # type: ignore[attr-defined]
-            raise pytest.UsageError(f"{item.nodeid}: {_NAME}: threads run plain test functions")
-        expect = marker.kwargs.get("expect", "clean")
-        names = tuple(expect.split(",") if isinstance(expect, str) else expect)
-        _check(item, names)
-        return cls(threads, names)
+            raise pytest.UsageError(f"{_NAME}: threads must be 1 to 1024")
+        if threads > 1 and not _plain(item):
+            raise pytest.UsageError(
+                f"{_NAME}: threads run plain test functions, neither async ones nor unittest's"
+            )
+        return cls(threads, _expected(marker.kwargs.get("expect", "clean")))
 
 
 class CompileRace:
@@ -88,10 +90,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse markers that make no sense before anything runs."""
-    for item in items:
+# First, since a failure that comes after pytest has seen ``xfail`` counts as an expected one.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marker that makes no sense, before the test's fixtures are made.
+
+    Not at collection: an error there ends every test, and pytest-xdist's workers without a word.
+    """
+    try:
         Asked.of(item)
+    except pytest.UsageError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,12 +142,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     return True
 
 
-def _check(item: pytest.Item, names: tuple[str, ...]) -> None:
+def _plain(item: pytest.Item) -> bool:
+    """Whether a call of the test's function is all that running it takes."""
+    if not isinstance(item, pytest.Function) or hasattr(item.cls, "setUpClass"):
+        return False
+    return not (inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj))
+
+
+def _expected(expect: object) -> tuple[str, ...]:
     from dflash_min.errors import UsageError
     from harness.causes import CAUSES
     from harness.expect import check_expectations
 
+    given = expect.split(",") if isinstance(expect, str) else expect
+    names = tuple(given) if isinstance(given, list | tuple | set | frozenset) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise pytest.UsageError(f"{_NAME}: expect must be clean or codes such as CR101")
     try:
         check_expectations(names, (), [cause.EXPLANATION.code for cause in CAUSES])
     except UsageError as error:
-        raise pytest.UsageError(f"{item.nodeid}: {_NAME}: {error}") from None
+        raise pytest.UsageError(f"{_NAME}: {str(error).removeprefix('--')}") from None
+    return names

@@ -13,7 +13,7 @@ from harness.child.gpus import gpu_is_visible
 from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.events.run import Run
-from harness.flow import Job, run_job, settings_of
+from harness.flow import Job, run_job, settings_of, tell_of_traces
 from harness.schedule.explore import Explored, explore
 from harness.schedule.plan import Schedule
 from harness.schedule.reductions import trainer_reductions
@@ -50,6 +50,7 @@ def main(argv: list[str]) -> int:
         dynamic=chosen.compile_dynamic,
     )
     scheduled.check_versions(PROG)
+    tell_of_traces(PROG, spec.watch)
     if spec.schedule.searches:
         return explore(_explored(spec, scheduled, on_gpu=on_gpu))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])

@@ -85,7 +85,9 @@ class WatchOptions:
     timeout: float = 600.0
     """Seconds after which the program is ended; a program that hangs is diagnosed then."""
     json: bool = False
-    """Print report.json instead of the report."""
+    """Print report.json instead of the report. What a program under harness.watch prints itself
+    comes before it on stdout: use --passthrough (the report goes to stderr) or
+    the file in the run folder."""
     expect: Names = ()
     """Roots that must be found, no more and no fewer, such as CR101; or clean."""
     expect_only: Names = ()

@@ -13,7 +13,7 @@ from harness.causes import CAUSES
 from harness.child.privacy import mask_argv
 from harness.command import command
 from harness.events.run import Run
-from harness.flow import Job, run_job, settings_of
+from harness.flow import Job, run_job, settings_of, tell_of_traces
 from harness.schedule.explore import Explored, explore
 from harness.schedule.options import ScheduleOptions
 from harness.schedule.plan import Schedule
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         kept_cache=spec.watch.keep_cache,
     )
     scheduled.check_versions(PROG)
-    flags = ["--python", named] if named else []
+    tell_of_traces(PROG, spec.watch)
     if spec.schedule.searches:
         return explore(_explored(spec, (python, *program.words), program.slug, scheduled))
     replay = shlex.join(["python", "-m", PROG, *mask_argv(argv)])
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
             slug=f"watch-{program.slug}",
             command=(python, *program.words),
             options=spec.watch,
-            replay=scheduled.replay(PROG, flags) or replay,
+            replay=scheduled.replay(PROG, ["--python", named] if named else []) or replay,
             passthrough=spec.passthrough,
             scheduled=scheduled,
         )

@@ -1,9 +1,12 @@
 """Diagnosis after the fact: texts of every kind give their cause, and say how sure that is."""
 
+import codecs
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import harness
 from harness.diagnose import main
 from harness.exits import ExitCode
 
@@ -231,6 +235,177 @@ def test_out_keeps_a_run_folder_that_report_reads(capsys, tmp_path) -> None:
     capsys.readouterr()
     assert main([str(folder), "--json"]) == ExitCode.FOUND
     assert roots(json.loads(capsys.readouterr().out)) == ["CR101"]
+
+
+FX = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
+STANCE = (
+    "Detected recompile when torch.compile stance is 'fail_on_recompile'. filename: "
+    "'/home/user/project/model.py', function name: 'block', line number: 12"
+)
+SAID = {
+    "alone": "{}",
+    "typed": "RuntimeError: {}",
+    "worker": "worker 3 failed: {}",
+    "pytest": "E       RuntimeError: {}",
+    "pytest's summary": "FAILED tests/test_step.py::test_step - RuntimeError: {}",
+    "logger": "2026-11-29 12:00:00,123 - trainer.loop - ERROR - step 7 failed: {}",
+    "rank and colour": "\x1b[31m[rank1]:RuntimeError: {}\x1b[0m",
+    "docker": "#12 5.123 RuntimeError: {}",
+    "border": "│ RuntimeError: {} │",
+    "repr": "caught RuntimeError({!r})",
+    "json": '{{"level": "error", "step": 7, "message": "RuntimeError: {}"}}',
+    "json with its traceback": '{{"exc": "Traceback (most recent call last):\\n  File \\"a.py\\", '
+    'line 1, in f\\nRuntimeError: {}"}}',
+    "json in json": '{{"log": "{{\\"message\\": \\"{}\\"}}\\n"}}',
+    "logfmt": 'ts=12:00 level=error msg="step failed: {}"',
+}
+QUOTED = {
+    "prose": 'I read about "{}" in a blog. Is it bad?',
+    "prose without quotes": "I got {} in a blog.",
+    "typographic": "People speak of “RuntimeError: {}” often.",
+    "markdown": "The message `RuntimeError: {}` means a race.",
+    "comment": "# RuntimeError: {}",
+    "comment behind": "step()  # RuntimeError: {}",
+    "other comment": "    // RuntimeError: {}",
+    "string": '                            "{} "',
+    "prefixed string": '    message = f"{}"',
+    "raise": '        raise RuntimeError("{}")',
+    "argument": '    logger.error("step failed: {}")',
+    "keyword": '        msg="{}",',
+    "prose in json": '{{"text": "I read about \\"{}\\" in a blog"}}',
+    "dict": '    "CR301": "{}",',
+    "raised in pytest": '>       raise RuntimeError("{}")',
+}
+
+
+@pytest.mark.parametrize("error", [FX, STANCE], ids=["line", "message"])
+@pytest.mark.parametrize("form", SAID)
+def test_an_error_s_text_counts_where_it_stands_as_one(form, error, diagnosed) -> None:
+    code = {FX: "CR301", STANCE: "CR312"}[error]
+    assert roots(diagnosed(SAID[form].format(error) + "\n")) == [code]
+
+
+@pytest.mark.parametrize("error", [FX, STANCE], ids=["line", "message"])
+@pytest.mark.parametrize("form", QUOTED)
+def test_an_error_s_text_does_not_count_where_it_is_quoted(form, error, diagnosed) -> None:
+    assert diagnosed(QUOTED[form].format(error) + "\n")["exit"] == ExitCode.NOTHING_RAN
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "torch._dynamo hit config.recompile_limit (8)",
+        "Recompiling function block in /home/user/project/model.py:12",
+        "Graph break in user code at /home/user/project/model.py:12",
+        "Traceback (most recent call last):\nValueError: no labels",
+    ],
+)
+def test_torch_s_log_lines_do_not_count_where_they_are_quoted(said, diagnosed) -> None:
+    assert diagnosed(said)["exit"] != ExitCode.NOTHING_RAN
+    assert diagnosed(f'    assert "{said}" in err\n')["exit"] == ExitCode.NOTHING_RAN
+
+
+def test_source_code_holds_no_errors(diagnosed) -> None:
+    package = Path(harness.__file__).parent
+    sources = sorted([*(package / "causes").glob("*.py"), *(package / "logs").glob("*.py")])
+    assert len(sources) > 30
+    assert diagnosed(*sources)["exit"] == ExitCode.NOTHING_RAN
+
+
+@pytest.mark.timeout(20)
+def test_a_long_line_takes_time_in_proportion(diagnosed) -> None:
+    for filling in ("a.", "# ", '"', "\\", "E ", "x= ", FX, f'"{FX}'):
+        line = filling * (60_000 // len(filling)) + f'"{FX}\n'
+        diagnosed(line * 4)
+
+
+@pytest.mark.parametrize("flag", ["--expect", "--expect-only"])
+def test_a_file_may_come_after_what_is_expected(flag, tmp_path, capsys) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(GRAD)
+    assert main([f"{flag}=CR101", str(log)]) == ExitCode.CLEAN
+    assert main([f"{flag}=CR101", str(log), str(log), "--json"]) == ExitCode.CLEAN
+    assert main([str(log), f"{flag}=CR101,CR102", str(log)]) == ExitCode.FOUND
+    assert main([str(log), "--json", str(log), f"{flag}=CR101", str(log)]) == ExitCode.CLEAN
+    assert main([flag, "CR101", "--", str(log)]) == ExitCode.CLEAN
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        main([flag, "CR101", str(log)])
+    said = capsys.readouterr().err
+    assert f"write {flag}=CODE, or -- before {log}" in said
+
+
+@pytest.fixture
+def fed():
+    """Opens a pipe that holds these bytes; gives its descriptor."""
+    opened = []
+
+    def feed(data):
+        reader, writer = os.pipe()
+        opened.append(reader)
+        os.write(writer, data)
+        os.close(writer)
+        return reader
+
+    yield feed
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+def test_a_pipe_is_read_as_the_standard_input_is(fed, diagnosed, capsys) -> None:
+    assert roots(diagnosed(Path(f"/dev/fd/{fed(GRAD.encode())}"))) == ["CR101"]
+    pipe = f"/dev/fd/{fed(b'step 1')}"
+    assert main([pipe]) == ExitCode.NOTHING_RAN
+    assert f"nothing in {pipe} is recognised" in capsys.readouterr().err
+
+
+def test_a_named_pipe_is_read(tmp_path, diagnosed) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(GRAD,), daemon=True)
+    writer.start()
+    try:
+        assert roots(diagnosed(path)) == ["CR101"]
+    finally:  # lets the writer go where nobody has read
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        writer.join()
+
+
+def test_an_error_names_the_path_as_it_was_given(capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["/dev/../dev/null"])
+    assert "cannot read /dev/../dev/null: it is no regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "report.json", "run.json"])
+def test_a_part_of_a_run_folder_names_the_folder(name, tmp_path, capsys) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(GRAD)
+    main([str(log), "--out", str(tmp_path / "reports")])
+    (folder,) = (tmp_path / "reports").iterdir()
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder / name)])
+    assert f"give the folder, {folder}" in capsys.readouterr().err
+    alone = tmp_path / name
+    (folder / name).rename(alone)
+    assert main([str(alone)]) == ExitCode.NOTHING_RAN
+    assert "give the whole folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_tells_the_encoding(encoding, diagnosed) -> None:
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    text = mark + (GRAD * 2 + "ü\n" * 70_000).encode(encoding)
+    assert roots(diagnosed(text)) == ["CR101"]
+    assert roots(diagnosed(gzip.compress(text, 1))) == ["CR101"]
+    assert roots(diagnosed(text[:-1])) == ["CR101"]
+
+
+def test_what_is_compressed_twice_is_read(diagnosed) -> None:
+    twice = gzip.compress(gzip.compress(GRAD.encode()))
+    assert roots(diagnosed(twice)) == ["CR101"]
+    assert diagnosed(gzip.compress(twice[:30]))["exit"] == ExitCode.NOTHING_RAN
 
 
 @pytest.mark.parametrize("argv", [[], ["/nowhere/at/all.log"], ["--expect", "CR999", "x"]])

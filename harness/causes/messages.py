@@ -149,7 +149,7 @@ MESSAGES: tuple[Message, ...] = (
     ),
     _row(
         "CR403",
-        r"FailOnRecompileLimitHit|torch\._dynamo hit config\."
+        r"FailOnRecompileLimitHit(?::|$)|torch\._dynamo hit config\."
         r"(?:accumulated_)?(?:recompile|cache_size)_limit",
         "The function is marked to compile no more: calls that no entry fits run eager, or raise "
         "under `fullgraph=True`, in every thread.",

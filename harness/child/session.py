@@ -2,8 +2,10 @@
 
 import atexit
 import faulthandler
+import functools
 import os
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from .attach import Attachment
@@ -68,18 +70,25 @@ class Session:
         if recorder.quiet or self._ended_in == os.getpid():
             return
         self._ended_in = os.getpid()
-        for number, hook in enumerate(recorder.at_end):
+        for hook in recorder.at_end:
             try:
                 hook()
             except Exception as error:  # noqa: BLE001 - the other hooks still have to run
-                name = f"at_end[{number}] {getattr(hook, '__qualname__', '')}"
-                self._attachment.report(name, "failed", repr(error)[:500])
+                self._attachment.report(name_at_end(hook), "failed", repr(error)[:500])
         self._attachment.report_idle()
         recorder.record_left_out()
         if recorder.lost:
             reason = f"{recorder.lost} events could not be written"
             self._attachment.report("recorder", "failed", reason)
         recorder.record_end(mask(self._leaving.text))
+
+
+def name_at_end(hook: Callable[[], object]) -> str:
+    """What the report calls the part of the watch that has left a hook for the end."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    module = str(getattr(hook, "__module__", None) or "the watch")
+    return f"{module.rpartition('.')[2]} at the end"
 
 
 def catch_fatal_signals(folder: str, deadline: float | None, *, main: bool) -> None:

@@ -108,6 +108,7 @@ def _judge(
         gaps=unwatched,
         unmet=unmet,
         compiled_calls=asked.counts.threads_with_compiled_calls,
+        interrupted=gaps.interrupted_early(recording),
     )
     missing = [*unwatched, *unmet]
     said = headline.headline(

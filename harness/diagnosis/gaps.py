@@ -31,6 +31,7 @@ _LATER_PROBES = frozenset(
 """Probes that the first recordings were made without: what they did watch still counts."""
 
 
+_THE_END = "the program's end"
 _NEVER_IN_PROCESS = frozenset({"is_compiling"})
 """Probes that a watch in a program that runs already does without: that is its limit."""
 
@@ -50,10 +51,27 @@ def gaps(
         found += _detail(timeline)
         found += _before(timeline)
         found += _schedule(timeline)
+    if not timelines and interrupted_early(recording):
+        reason = "it was interrupted from the keyboard before anything was recorded"
+        found.append(NotWatched(name=_THE_END, state="not reached", reason=reason))
     found += reading.gaps(recording, timelines)
     if timelines:
         found += _ending(timelines[0], recording)
     return list(dict.fromkeys(found))
+
+
+def interrupted_early(recording: Recording) -> bool:
+    """Whether Ctrl-C accounts for a recording that holds nothing.
+
+    It does not if the watch says why it failed, or if something had been recorded by the end.
+    """
+    ended = recording.ended
+    return (
+        ended is not None
+        and ended.interrupted
+        and not ended.child_failure
+        and not any(ended.recordings.values())
+    )
 
 
 def unmet(expectations: Expectations, timelines: Sequence[Timeline]) -> list[NotWatched]:
@@ -177,7 +195,7 @@ def _schedule(timeline: Timeline) -> Iterator[NotWatched]:
 
 
 def _ending(main: Timeline, recording: Recording) -> Iterator[NotWatched]:
-    name, state = "the program's end", "not reached"
+    name, state = _THE_END, "not reached"
     ended = recording.ended
     if ended is None:
         # The recording's own end comes before the interpreter's: a program can still crash then.

@@ -22,6 +22,7 @@ def decide(
     gaps: Sequence[NotWatched],
     unmet: Sequence[NotWatched],
     compiled_calls: int,
+    interrupted: bool = False,
 ) -> Verdict:
     """What a run comes to: failed over found over incomplete over clean.
 
@@ -31,9 +32,11 @@ def decide(
         gaps: what was not watched.
         unmet: expectations that were not met.
         compiled_calls: threads in which a call of compiled code was seen.
+        interrupted: the run was interrupted before the watch was in the program, which is then no
+            failure of the watch's.
     """
     if not readable:
-        return "failed"
+        return "incomplete" if interrupted else "failed"
     if findings:
         return "found"
     if any(gap.decisive for gap in gaps):

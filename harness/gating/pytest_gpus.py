@@ -71,7 +71,10 @@ def gpu_fixture() -> int:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Hold the test's GPUs from its setup to its teardown; waiting is no time of the test's."""
     gpus = gpus_of(item.config)
-    number = needed(item, len(gpus))
+    try:
+        number = needed(item, len(gpus))
+    except pytest.UsageError:  # the test's setup says so
+        return (yield)
     if not gpus or number > len(gpus):
         return (yield)
     held_already = os.environ.get(LEASED) is not None
@@ -81,19 +84,37 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+# First, since a failure that comes after pytest has seen ``xfail`` counts as an expected one.
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a scenario that needs more GPUs than there are, or than were required."""
+    """Skip a scenario that needs more GPUs than there are, or than were required.
+
+    One whose marker makes no sense fails, and no other one with it.
+    """
     there = len(gpus_of(item.config))
     available = item.config.getoption(_REQUIRE) or there
-    if needed(item, there) > available:
-        pytest.skip(f"needs {needed(item, there)} GPUs, {available} are available")
+    try:
+        number = needed(item, there)
+    except pytest.UsageError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    if number > available:
+        pytest.skip(f"needs {number} GPUs, {available} are available")
 
 
 def needed(item: pytest.Item, there: int) -> int:
-    """How many GPUs a test takes, of so many."""
+    """How many GPUs a test takes, of so many.
+
+    Raises:
+        pytest.UsageError: its marker makes no sense; one line that says why.
+    """
     marker = item.get_closest_marker("gpus")
     if marker is not None:
-        return int(marker.args[0])
+        if len(marker.args) != 1 or marker.kwargs:
+            raise pytest.UsageError("gpus takes one number, as in gpus(2)")
+        number = marker.args[0]
+        if type(number) is not int or number < 0:
+            raise pytest.UsageError(f"gpus: {number!r} is no number of GPUs")
+        return number
     return min(1, there) if "gpu" in getattr(item, "fixturenames", ()) else 0
 
 

@@ -25,6 +25,7 @@ from harness.gating.compare import (
     SKIPPED,
     Measured,
 )
+from harness.render.output import reader_may_leave
 
 _NO_RESULT = {HUNG, INCOMPLETE, FAILED, NOT_RUN, NOTHING}
 _LEAST_TOLERANCE = 0.05
@@ -146,8 +147,8 @@ def record(
     path, new = baseline.path, to_toml(entries)
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     changes = differences(old, new, path.name)
-    sys.stdout.write(changes or f"{path} stays as it is\n")
-    sys.stdout.flush()
+    with reader_may_leave(kept=tell):
+        sys.stdout.write(changes or f"{path} stays as it is\n")
     for line in left:
         tell(f"not recorded: {line}")
     if changes and not (yes or _agreed(path)):
@@ -160,6 +161,6 @@ def record(
 
 
 def _agreed(path: Path) -> bool:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         return False
     return input(f"Write {path}? [y/N] ").strip().lower() in {"y", "yes"}

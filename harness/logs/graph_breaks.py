@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from harness.logs.facts import Fact, GraphBreak, Place
 from harness.logs.prefix import Clean
+from harness.logs.standing import stands
 
 BREAK = "Graph break"
 _BREAK = re.compile(
@@ -28,7 +29,11 @@ class GraphBreaks:
 
     def feed(self, line: Clean, place: Place) -> Iterator[Fact]:
         """Take the next line."""
-        if BREAK in line.text and (found := _BREAK.search(line.text)):
+        if (
+            BREAK in line.text
+            and (found := _BREAK.search(line.text))
+            and stands(line.text, found.start())
+        ):
             yield from self.finish()
             self._open, self._lines = GraphBreak(place=place, where=found[1], reason=""), 0
         elif self._open is not None:

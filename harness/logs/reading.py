@@ -35,11 +35,11 @@ def diagnose_texts(words: tuple[str, ...], folder: Path) -> Iterator[str]:
         facts = keeping.facts
         _read(text, streams, keeping)
         if text.damage:
-            yield f"{text.name} is read up to where it is damaged: {text.damage}"
+            yield f"{text.given} is read up to where it is damaged: {text.damage}"
         if keeping.facts == facts and len(texts) > 1:
-            yield f"nothing in {text.name} is recognised"
+            yield f"nothing in {text.given} is recognised"
     if not keeping.facts:
-        what = texts[0].name if len(texts) == 1 else f"these {len(texts)} texts"
+        what = texts[0].given if len(texts) == 1 else f"these {len(texts)} texts"
         raise NotRecognisedError(
             f"nothing in {what} is recognised ({streams.lines} lines): no traceback, no line of "
             "torch's compiler, no dump of stacks"
@@ -59,7 +59,7 @@ def _read(text: Text, streams: Streams, keeping: Keeping) -> None:
         for stream, fact in streams.read(text):
             keeping.add(stream, fact)
     except OSError as error:
-        raise UsageError(f"cannot read {text.name}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {text.given}: {error.strerror or error}") from error
 
 
 def _replay(processes: list[Process]) -> str:

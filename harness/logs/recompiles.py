@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from harness.logs.facts import Fact, Function, LimitHit, Place, Recompile
 from harness.logs.prefix import Clean
+from harness.logs.standing import stands
 
 RECOMPILING = "Recompiling function "
 LIMIT = "torch._dynamo hit config."
@@ -77,7 +78,7 @@ class Recompiles:
             begun = self._recompiling(text, line, place)
         elif STANCE in text:
             begun = self._stance(text, line, place)
-        elif LIMIT in text and (found := _LIMIT.search(text)) and found[1] in _LIMIT_NAMES:
+        elif LIMIT in text and (found := _limit(text)):
             yield from self.finish()
             self._limit = LimitHit(
                 place=place, limit=int(found[2]), number=line.number, thread=line.thread
@@ -94,7 +95,7 @@ class Recompiles:
 
     def _recompiling(self, text: str, line: Clean, place: Place) -> _Open | None:
         found = _RECOMPILING.search(text)
-        if found is None:
+        if found is None or not stands(text, found.start()):
             return None
         function = Function(name=found[1], file=found[2], line=int(found[3]))
         refused = "error_on_recompile" if "RecompileError" in text[: found.start()] else ""
@@ -102,7 +103,7 @@ class Recompiles:
 
     def _stance(self, text: str, line: Clean, place: Place) -> _Open | None:
         found = _STANCE.search(text)
-        if found is None:
+        if found is None or not stands(text, found.start()):
             return None
         function = Function(name=found[3], file=found[2], line=int(found[4]))
         return _Open(place, function, line.number, line.thread, found[1])
@@ -157,3 +158,9 @@ class Recompiles:
             found.append(self._limit)
         self._open = self._limit = None
         return found
+
+
+def _limit(text: str) -> "re.Match[str] | None":
+    found = _LIMIT.search(text)
+    told = found is not None and found[1] in _LIMIT_NAMES and stands(text, found.start())
+    return found if told else None

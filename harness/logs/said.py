@@ -1,5 +1,6 @@
 """Single lines that say something by their words, and what tells how the process ended."""
 
+import itertools
 import re
 import signal
 from collections.abc import Iterable, Iterator
@@ -8,8 +9,10 @@ from harness.causes.messages import LINES
 from harness.logs.facts import Fact, Place, Said, Signalled, Version
 from harness.logs.prefix import Clean
 from harness.logs.recompiles import LIMIT
+from harness.logs.standing import quoted, stands
 
 _MAX_TEXT = 600
+_MAX_MESSAGES = 16
 _SIGNALLED = re.compile(
     r"Signal (?P<elastic>\d{1,2}) \(SIG\w+\) received by PID"
     r"|exitcode\s{0,4}: (?P<code>-\d{1,2}) \(pid"
@@ -39,9 +42,9 @@ class Sayings:
     def feed(self, line: Clean, place: Place) -> Iterator[Fact]:
         """Take the next line."""
         text = line.text
-        if LIMIT not in text and LINES.search(text):
-            yield Said(place=place, text=text.strip()[:_MAX_TEXT], thread=line.thread)
-        if found := _SIGNALLED.search(text):
+        if LIMIT not in text and (said := _message(text)):
+            yield Said(place=place, text=said, thread=line.thread)
+        if (found := _SIGNALLED.search(text)) and not quoted(text, found.start()):
             number = _signal(found)
             if number:
                 yield Signalled(place=place, signal=number, text=text.strip()[:_MAX_TEXT])
@@ -51,6 +54,15 @@ class Sayings:
     def finish(self) -> Iterable[Fact]:
         """Nothing is left."""
         return []
+
+
+def _message(text: str) -> str:
+    """The line, or of a long one what begins with the message; empty if it says none."""
+    for found in itertools.islice(LINES.finditer(text), _MAX_MESSAGES):
+        if stands(text, found.start()):
+            begin = 0 if found.end() <= _MAX_TEXT else found.start()
+            return text[begin:].strip()[:_MAX_TEXT]
+    return ""
 
 
 def _signal(found: "re.Match[str]") -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from harness.logs.facts import Fact, Place, Raised, Traceback
 from harness.logs.prefix import Clean
+from harness.logs.standing import quoted
 from harness.timeline import frames
 
 HEADING = "Traceback (most recent call last):"
@@ -77,7 +78,7 @@ class Tracebacks:
         """Take the next line."""
         text = line.text
         at = text.find(HEADING)
-        if at >= 0:
+        if at >= 0 and not quoted(text, at):
             yield from self._begin(text, at, place, line.thread)
             return
         if not self.busy:

@@ -1,7 +1,5 @@
 """Shows how far a search is: a bar on a terminal, a line for each find elsewhere."""
 
-import sys
-
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -15,6 +13,7 @@ from rich.progress import (
 )
 from rich.status import Status
 
+from dflash_min.standard_streams import tell
 from harness.schedule.minimise import Attempt
 from harness.schedule.results import Reported, SearchResult
 from harness.supervise.display import Display
@@ -54,7 +53,7 @@ class Bar(Display[Progress]):
         if self._shown is not None:
             self._shown.console.print(escape(text), highlight=False)
         else:
-            print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
+            tell(f"{self._prog}: {text}")
 
 
 def _columns(prog: str, console: Console) -> Progress:
@@ -89,4 +88,4 @@ class Shrinking(Display[Status]):
         if self._shown is not None:
             self._shown.update(escape(f"{self._prog}: {said}"))
         else:
-            print(f"{self._prog}: {said}", file=sys.stderr, flush=True)
+            tell(f"{self._prog}: {said}")

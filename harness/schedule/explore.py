@@ -10,6 +10,7 @@ from dflash_min.cli import say
 from harness.diagnosis.build import diagnose
 from harness.exits import ExitCode
 from harness.phrases import count
+from harness.render.output import reader_may_leave
 from harness.schedule.bar import Bar, Shrinking
 from harness.schedule.emit import SCRIPT, Forced, say_script
 from harness.schedule.minimise import Case, Minimised, minimise, write_minimised
@@ -90,10 +91,11 @@ def explore(job: Explored[Spec]) -> int:
     lines = [_said(result), *_failures(result, folder)]
     for number, reported in enumerate(result.reported, 1):
         lines += [_found(job, reported), *_made_of(job, folder, number, reported, result)]
-    if job.json:
-        sys.stdout.write((folder / RESULTS).read_text(encoding="utf-8"))
-    else:
-        print("\n".join(lines))
+    with reader_may_leave(kept=lambda line: say(job.prog, line)):
+        if job.json:
+            sys.stdout.write((folder / RESULTS).read_text(encoding="utf-8"))
+        else:
+            print("\n".join(lines))
     return _exit_code(result)
 
 

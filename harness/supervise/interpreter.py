@@ -49,8 +49,7 @@ def inspect(path: str, module: str | None = None) -> Interpreter:
             check=False,
         )
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UsageError(f"cannot start the interpreter {path}: {reason}") from error
+        raise UsageError(f"cannot start the interpreter {path}: {_why(path, error)}") from error
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"{path} did not answer within {_TIMEOUT_S:.0f} s") from error
     answer = _answer(done.stdout)
@@ -77,6 +76,15 @@ def check_torch(interpreter: Interpreter, *, needed: bool) -> None:
     """
     if interpreter.torch or needed:
         check_torch_version(interpreter.torch, interpreter.path)
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and os.sep not in path:
+        here = f"; the file here is {os.curdir}{os.sep}{path}" if Path(path).exists() else ""
+        return f"PATH has no such command{here}"
+    if isinstance(error, FileNotFoundError) and Path(path).is_file():
+        return "the file is there, and what its first line names is not"
+    return error.strerror or type(error).__name__
 
 
 def _answer(output: bytes) -> Mapping[str, object] | None:

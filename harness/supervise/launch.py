@@ -1,5 +1,6 @@
 """What is started: the command, the environment that makes it watched, where its output goes."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,11 @@ from harness.child.settings import VARIABLE, Settings
 from harness.events.files import CACHE, TORCH_TRACE
 
 SITE = Path(boot.__file__).with_name("site")
+
+
+def traces_elsewhere() -> str:
+    """The folder that the user's TORCH_TRACE names, which stays; empty if there is none."""
+    return os.environ.get("TORCH_TRACE", "")
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,22 @@ class Launch:
             cache = self.folder / CACHE
             environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
             environment["TRITON_CACHE_DIR"] = str(cache / "triton")
-        if self.watch.torch_trace:
+        if self.watch.torch_trace and not traces_elsewhere():
             environment["TORCH_TRACE"] = str(self.folder / TORCH_TRACE)
         if self.log is not None:  # what a killed program had printed is then in the log
             environment["PYTHONUNBUFFERED"] = "1"
         return environment
+
+    def make_trace_folder(self) -> None:
+        """Make the folder of torch's logs, for its owner only; torch would make it for everybody.
+
+        A disk that takes no folder is torch's to tell of.
+        """
+        if self.watch.torch_trace and not traces_elsewhere():
+            with contextlib.suppress(OSError):
+                (self.folder / TORCH_TRACE).mkdir(mode=0o700)
+
+    def remove_empty_trace_folder(self) -> None:
+        """Remove the folder again if torch has written nothing."""
+        with contextlib.suppress(OSError):
+            (self.folder / TORCH_TRACE).rmdir()

@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import IO
 
 from dflash_min.errors import UsageError
+from dflash_min.standard_streams import tell
 from harness import __version__
 from harness.child.session import DEADLINE_DUMP_S
 from harness.events.ended import Ended, ThreadWait, write_ended
@@ -118,6 +118,7 @@ class _Watched:
             if launch.log is not None:
                 log = stack.enter_context(launch.log.open("wb"))
                 os.fchmod(log.fileno(), PRIVATE)
+            launch.make_trace_folder()
             try:
                 self._process = subprocess.Popen(
                     launch.command,
@@ -177,6 +178,7 @@ class _Watched:
         # Before the cache goes, which may have been what filled the disk.
         self._disk_full = disk_full(self._launch.folder)
         self._leftovers = end_leftovers(self._mark)
+        self._launch.remove_empty_trace_folder()
         if not self._launch.watch.keep_cache:
             shutil.rmtree(self._launch.folder / CACHE, ignore_errors=True)
 
@@ -282,7 +284,7 @@ class _Watched:
                 f"interrupted: the program has {_INTERRUPT_GRACE_S:.0f} s to end by itself; "
                 "Ctrl-C again ends it now"
             )
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
     def _look_before_the_end(self) -> None:
         """Take the stacks of a program that does not end though it was asked to."""

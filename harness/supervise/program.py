@@ -106,6 +106,8 @@ def _read(words: Sequence[str], python: str | None) -> Program:
 
 def _script(words: Sequence[str], index: int, python: str | None) -> Program:
     word = words[index]
+    if not word:
+        raise UsageError("the program's name after -- is empty")
     path = Path(word)
     if not path.exists():
         found = None if index or "/" in word else find_command(word, python)
@@ -158,6 +160,8 @@ def _cluster(words: Sequence[str], index: int) -> tuple[Program | None, int]:
         if letter in "cm":
             if value is None:
                 raise UsageError(f"python -{letter} needs an argument")
+            if letter == "m" and not value.strip():
+                raise UsageError("the module's name after -m is empty")
             return _named(words, letter, value), 0
         if letter in _WITH_VALUE:
             return None, 0 if letters[at:] else 1

@@ -8,9 +8,12 @@ out. Reading never fails over what is in the files (see ``harness.events.lines``
 import contextlib
 import gc
 import operator
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from harness.events.ended import Ended, read_ended
 from harness.events.files import ENDED, EVENTS, RUN, event_files, segment_number, segments
@@ -86,6 +89,7 @@ class Recording:
         self.deleted_segments = self._deleted()
         timelines = found.finish(segments_deleted=self.deleted_segments > 0)
         if timelines:
+            self.ended = _own_interrupt(self.ended, timelines[0])
             timelines[0].ended = self.ended
             timelines[0].damaged = self.lines.damaged
         return timelines
@@ -125,6 +129,20 @@ def _by_process(batch: list[Any]) -> dict[int, list[Any]]:
         for event in batch:
             found[event.pid].append(event)
     return found
+
+
+def _own_interrupt(ended: Ended | None, main: Timeline) -> Ended | None:
+    """How the program ended, told from a kill where it raised KeyboardInterrupt by itself.
+
+    Python then ends by SIGINT (``exit_sigint`` in CPython's ``Modules/main.c``), which from outside
+    looks as if somebody had sent that. One that a signal raised is not recorded.
+    """
+    if ended is None or ended.signal != signal.SIGINT or ended.told_to_end:
+        return ended
+    raised = any(
+        e.via == "main" and e.error.type == KeyboardInterrupt.__name__ for e in main.errors
+    )
+    return msgspec.structs.replace(ended, killed_from_outside=False) if raised else ended
 
 
 @contextlib.contextmanager

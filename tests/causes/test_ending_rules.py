@@ -30,6 +30,17 @@ class TestEndings:
         folder = script.finish(None, end=False, signal=number, killed_from_outside=True)
         assert codes(diagnose(folder)) == {"CR906"}
 
+    @pytest.mark.parametrize(("own", "code"), [(True, "CR905"), (False, "CR906")])
+    def test_a_program_that_raises_keyboardinterrupt_is_killed_by_nobody(self, script, own, code):
+        script.compile(MAIN, "0/0")
+        if own:
+            script.error(MAIN, "main", "KeyboardInterrupt", "")
+        end = {"signal": 2, "signal_name": "SIGINT", "killed_from_outside": True}
+        report = diagnose(script.finish(None, **end))
+        assert codes(report) == {code}
+        assert report.ended.killed_from_outside != own
+        assert any("from outside" in gap.reason for gap in report.not_watched) != own
+
     def test_a_hang_names_who_waits_for_whom(self, script):
         script.thread(A, "compiler")
         script.thread(B, "holder")

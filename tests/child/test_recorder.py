@@ -379,7 +379,7 @@ def test_hooks_run_at_the_end_and_a_failing_one_stops_no_other(run, ending) -> N
     failed = [
         event.data
         for event in child.events()
-        if isinstance(event, Probe) and event.data.name.startswith("at_end")
+        if isinstance(event, Probe) and event.data.name == "__main__ at the end"
     ]
     assert [(data.state, data.reason) for data in failed] == [("failed", "LookupError('gone')")]
 

@@ -1,11 +1,15 @@
 """How a watched process ends: what it says last, and its stacks when a signal ends it."""
 
+import functools
+import os
 import signal
 
 import pytest
 
-from harness.child.session import FAULTS
+from harness.child.probes import invariants
+from harness.child.session import FAULTS, name_at_end
 from harness.events.schema import End
+from harness.supervise.launch import SITE
 
 LEAVES = {
     "import sys; sys.exit('no data left')": (1, "no data left"),
@@ -89,3 +93,18 @@ def test_a_crash_finds_every_stack_and_each_process_writes_its_own(run) -> None:
     assert "in other" not in own
     (other,) = (p for p in child.folder.glob("faulthandler-*.txt") if p.stat().st_size)
     assert "in other" in other.read_text()
+
+
+def test_ctrl_c_while_the_watch_is_loaded_ends_it_without_a_traceback(start, tmp_path) -> None:
+    """The watch imports ``json`` on its way in; one that comes first on the path sends SIGINT."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "json.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    process = start("print('it ran')", PYTHONPATH=f"{SITE}{os.pathsep}{tmp_path / 'first'}")
+    said = process.communicate(timeout=60)
+    assert (process.returncode, *said) == (-signal.SIGINT, "", "")
+
+
+def test_a_hook_for_the_end_is_called_by_the_part_of_the_watch_that_left_it() -> None:
+    hook = functools.partial(invariants.check, None)
+    assert name_at_end(hook) == "invariants at the end"
+    assert name_at_end(lambda: None) == "test_session at the end"

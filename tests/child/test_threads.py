@@ -154,9 +154,9 @@ def test_mains_error_is_recorded_before_the_interpreter_waits_for_threads(start,
     assert b'"via": "main"' in log.read_bytes()
 
 
-@pytest.mark.parametrize("code", ["sys.exit(3)", "sys.exit('words')", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize("code", ["sys.exit(3)", "sys.exit('words')", "signal.raise_signal(2)"])
 def test_exits_and_ctrl_c_are_no_errors(run, code) -> None:
-    child = run(f"import sys\n{code}")
+    child = run(f"import signal, sys\n{code}")
     assert child.code != 0
     assert child.of(ThreadError) == []
 

@@ -281,6 +281,21 @@ def test_interrupted_is_130_whatever_was_found(script):
     assert (report.verdict, report.exit_code) == ("found", ExitCode.INTERRUPTED)
 
 
+@pytest.mark.parametrize("end", [{"signal": 2, "sent": ["SIGINT"]}, {"exit_code": 1}])
+def test_interrupted_before_anything_was_recorded_is_no_failure_of_ours(tmp_path, end):
+    report = diagnose(write(tmp_path, [], {"exit_code": None, "interrupted": True, **end}))
+    assert (report.verdict, report.exit_code) == ("incomplete", ExitCode.INTERRUPTED)
+    assert "the program's end: it was interrupted from the keyboard before" in report.headline
+
+
+@pytest.mark.parametrize(
+    "ended", [{"child_failure": "boot failed"}, {"recordings": {"events.jsonl": 900}}]
+)
+def test_interrupted_does_not_hide_a_failure_of_ours(tmp_path, ended):
+    report = diagnose(write(tmp_path, [], {"exit_code": 1, "interrupted": True, **ended}))
+    assert (report.verdict, report.exit_code) == ("failed", ExitCode.FAILED)
+
+
 def test_no_header_is_a_failure_of_ours(tmp_path):
     assert diagnose(write(tmp_path, [], {"exit_code": 0})).exit_code == ExitCode.FAILED
 

@@ -184,3 +184,51 @@ def test_gpus_that_were_asked_for_have_to_be_there(tmp_path, monkeypatch) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 4
     assert "--compile-race-require-gpu 3: only 2 GPUs are visible" in done.stderr
+
+
+SENSELESS = """
+import pytest
+
+@pytest.mark.gpus
+def test_none_named(): pass
+
+@pytest.mark.gpus("two")
+def test_word(): pass
+
+@pytest.mark.gpus(True)
+def test_truth(): pass
+
+@pytest.mark.gpus(-1)
+def test_negative(): pass
+
+@pytest.mark.gpus(n=2)
+def test_named(): pass
+
+@pytest.mark.gpus(1, 2)
+def test_two_numbers(): pass
+
+@pytest.mark.xfail
+@pytest.mark.gpus("two")
+def test_expected_to_fail(): pass
+
+@pytest.mark.gpus(0)
+def test_healthy(): pass
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "1"]], ids=["alone", "xdist"])
+def test_a_marker_that_makes_no_sense_fails_its_own_test_alone(
+    tmp_path, monkeypatch, workers
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_a.py").write_text(SENSELESS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", "-q", *workers, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed, 7 errors" in done.stdout
+    # Each line once where the error is told and once in the summary.
+    assert done.stdout.count("gpus takes one number, as in gpus(2)") == 6
+    for number in ("'two'", "True", "-1"):
+        assert f"gpus: {number} is no number of GPUs" in done.stdout

@@ -109,3 +109,8 @@ def test_the_autocast_cache_alone_makes_no_difference(make):
     result, cached = in_thread(call)
     assert torch.equal(result, torch.ones(3).mul(2).sin())
     assert cached is False
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(TypeError, match=r"guarded\(\) takes a compiled function, got None"):
+        harness.guarded(None)

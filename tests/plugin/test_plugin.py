@@ -245,39 +245,88 @@ def test_bodies_run_in_threads(pytester, suite):
     )
 
 
-@pytest.mark.parametrize(
-    ("marker", "said"),
-    [
-        ("threads=0", "threads must be 1 to 1024"),
-        ("threads=True", "threads must be 1 to 1024"),
-        ("8", "takes threads=N and expect=..."),
-        ("expected='clean'", "takes threads=N and expect=..."),
-        ("expect='CR1'", "neither clean nor a code"),
-        ("expect='CR999'", "there is no cause CR999"),
-        ("expect='clean,CR101'", "clean stands alone"),
-    ],
-)
-def test_a_marker_that_makes_no_sense_is_refused(pytester, marker, said):
-    pytester.makepyfile(
-        f"import pytest\n@pytest.mark.compile_race({marker})\ndef test_it():\n    pass\n"
-    )
+REFUSED = [
+    ("threads=0", "threads must be 1 to 1024"),
+    ("threads=True", "threads must be 1 to 1024"),
+    ("threads='x'", "threads must be 1 to 1024"),
+    ("8", "takes threads=N and expect=..."),
+    ("expected='clean'", "takes threads=N and expect=..."),
+    ("expect='CR1'", "neither clean nor a code"),
+    ("expect='CR999'", "there is no cause CR999"),
+    ("expect='clean,CR101'", "clean stands alone"),
+    ("expect=101", "expect must be clean or codes"),
+    ("expect=[101]", "expect must be clean or codes"),
+    ("threads=2, expect=[]", "expect must be clean or codes"),
+]
+SENSELESS = """
+import unittest
+import pytest
+
+def test_healthy():
+    pass
+
+@pytest.fixture
+def made():
+    print("a fixture was made")
+
+@pytest.mark.compile_race(threads=2)
+async def test_async():
+    pass
+
+@pytest.mark.compile_race(threads=2)
+async def test_async_generator():
+    yield
+
+class TestOfUnittest(unittest.TestCase):
+    @pytest.mark.compile_race(threads=2)
+    def test_it(self):
+        pass
+
+@pytest.mark.xfail(strict=False)
+@pytest.mark.compile_race(threads=0)
+def test_expected_to_fail():
+    pass
+"""
+for _number, (_marker, _) in enumerate(REFUSED):
+    SENSELESS += f"""
+@pytest.mark.compile_race({_marker})
+def test_marker_{_number}(made):
+    print("a body ran")
+"""
+SENSELESS += "\ndef test_healthy_too():\n    pass\n"
+
+
+def test_a_marker_that_makes_no_sense_fails_its_own_test_alone(pytester):
+    pytester.makepyfile(SENSELESS)
     result = pytester.runpytest_inprocess("--strict-markers")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert said in result.stderr.str() + result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=2, errors=len(REFUSED) + 4)
+    text = result.stdout.str().partition("short test summary info")[0]
+    said = {}
+    for part in text.split("ERROR at setup of ")[1:]:
+        heading, *lines = part.splitlines()
+        said[heading.split()[0]] = [line for line in lines if not line.startswith(("__", "=="))]
+    assert all(len(lines) == 1 for lines in said.values()), said
+    for number, (_, words) in enumerate(REFUSED):
+        assert words in said[f"test_marker_{number}"][0]
+    for name in ("test_async", "test_async_generator", "TestOfUnittest.test_it"):
+        assert "threads run plain test functions" in said[name][0]
 
 
-def test_only_plain_functions_run_in_threads(pytester):
-    pytester.makepyfile(
-        """
-        import pytest, unittest
-        class TestIt(unittest.TestCase):
-            @pytest.mark.compile_race(threads=2)
-            def test_it(self):
-                pass
-        """
-    )
+def test_a_senseless_marker_ends_no_worker_of_xdist(pytester):
+    pytester.makepyfile(SENSELESS)
+    result = pytester.runpytest_subprocess("-n", "1", "--strict-markers")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=2, errors=len(REFUSED) + 4)
+
+
+def test_the_markers_help_says_that_a_body_without_a_compiled_call_fails(pytester, suite):
+    suite("@pytest.mark.compile_race\ndef test_calls_nothing(): pass\n")
     result = pytester.runpytest_inprocess()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.assert_outcomes(failed=1)
+    assert "Nothing ran: no call of compiled code was seen" in result.stdout.str()
+    told = pytester.runpytest_inprocess("--markers").stdout.str()
+    assert "A body that makes no call of compiled code fails: nothing ran" in told
 
 
 def test_under_xdist_the_same_tests_fail(pytester, suite):

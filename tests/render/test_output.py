@@ -4,9 +4,11 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dflash_min.errors import OutputError
 from harness.render.output import reader_may_leave
 
 
@@ -28,9 +30,21 @@ def test_so_does_an_exit_raised_while_another_error_was_handled():
         give_up()
 
 
-def test_another_error_of_the_disk_goes_on():
-    with pytest.raises(OSError, match="full"), reader_may_leave():
-        raise OSError(errno.ENOSPC, "full")
+FULL = OSError(errno.ENOSPC, "full")
+
+
+def test_a_full_disk_is_told_of_where_it_keeps_what_is_printed_from_everybody() -> None:
+    with pytest.raises(OutputError, match="full"), reader_may_leave():
+        raise FULL
+    said: list[str] = []
+    with reader_may_leave(kept=said.append):
+        raise FULL
+    assert said == ["the report cannot be printed: full"]
+
+
+def test_a_file_that_cannot_be_opened_is_not_the_stream() -> None:
+    with pytest.raises(FileNotFoundError), reader_may_leave(kept=pytest.fail):
+        Path("/nowhere/at/all").read_bytes()
 
 
 def test_a_reader_of_rich_that_has_left_ends_nothing():

@@ -65,3 +65,12 @@ def test_the_exit_code(tmp_path, capsys, outcomes, runs, code) -> None:
     said = capsys.readouterr().out
     assert ("the harness failed" in said) == (code is ExitCode.FAILED)
     assert ("CR301" in said) == (FOUND in outcomes)
+
+
+def test_a_find_that_cannot_be_printed_is_a_find(tmp_path, monkeypatch, capsys) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123  # a device
+        monkeypatch.setattr(sys, "stdout", full)
+        assert explored(tmp_path, CUT, FOUND, FOUND, FOUND, runs=2) == ExitCode.FOUND
+        full.flush()  # as the interpreter does at its exit
+    said = "harness.run: the report cannot be printed: No space left on device\n"
+    assert capsys.readouterr().err.endswith(said)

@@ -55,6 +55,22 @@ def test_interpreters_that_cannot_be_used(tmp_path, what) -> None:
         inspect(path)
 
 
+def test_a_name_that_path_does_not_have(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"interpreter mine\.py: PATH has no such command$"):
+        inspect("mine.py")
+    (tmp_path / "mine.py").touch()
+    with pytest.raises(UsageError, match=r"no such command; the file here is \./mine\.py$"):
+        inspect("mine.py")
+
+
+def test_a_script_whose_interpreter_is_gone(tmp_path) -> None:
+    (tmp_path / "python").write_text("#!/no/such\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(UsageError, match="the file is there, and what its first line names is not"):
+        inspect(str(tmp_path / "python"))
+
+
 def test_what_start_up_files_print_is_skipped(tmp_path) -> None:
     path = _fake(tmp_path, f'echo welcome\nexec {sys.executable} "$@"')
     assert inspect(path).python == sys.version.split()[0]

@@ -1,5 +1,6 @@
 """What comes after ``--``."""
 
+import shlex
 import sys
 import zipfile
 
@@ -123,6 +124,21 @@ REFUSED = {
 def test_refused(words) -> None:
     with pytest.raises(UsageError, match=REFUSED[words]):
         read_program(words.split())
+
+
+NAMELESS = {
+    ("",): "the program's name after -- is empty",
+    ("-u", ""): "the program's name after -- is empty",
+    ("python", ""): "the program's name after -- is empty",
+    ("-m", ""): "the module's name after -m is empty",
+    ("-um", " "): "the module's name after -m is empty",
+}
+
+
+@pytest.mark.parametrize("words", NAMELESS, ids=shlex.join)
+def test_an_empty_name_is_refused(words) -> None:
+    with pytest.raises(UsageError, match=NAMELESS[words]):
+        read_program(words)
 
 
 def test_two_interpreters_are_one_too_many() -> None:

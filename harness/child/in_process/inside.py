@@ -23,6 +23,7 @@ from ..log import Log
 from ..probes import Probe, Unavailable
 from ..probes.invariants import check
 from ..recorder import KEPT, STEADY_POINTS, Recorder
+from ..session import name_at_end
 from ..settings import Settings
 from . import places
 from .entries_before import record_entries
@@ -190,7 +191,7 @@ class _Session:
         try:
             hook()
         except Exception as error:  # noqa: BLE001 - the others still have to run
-            self._attachment.report(f"at_end {hook!r}"[:80], "failed", repr(error)[:500])
+            self._attachment.report(name_at_end(hook), "failed", repr(error)[:500])
 
 
 _lock = threading.RLock()

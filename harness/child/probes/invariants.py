@@ -60,9 +60,11 @@ def _fx_flag_clear() -> bool | None:
 
 def _module_call_original() -> bool | None:
     call, getattribute = symbols.FX_MODULE_CALL.find(), symbols.FX_MODULE_GETATTR.find()
-    if call is None or getattribute is None:
+    # Where Ctrl-C broke off torch's import, parts of it are in sys.modules and torch is not.
+    nn: Any = sys.modules.get("torch.nn")
+    module = getattr(nn, "Module", None)
+    if call is None or getattribute is None or module is None:
         return None
-    module: Any = sys.modules["torch"].nn.Module
     return module.__call__ is call and module.__getattr__ is getattribute
 
 

@@ -138,8 +138,13 @@ class MainErrors:
 
     def _record(self, error: BaseException) -> None:
         # Ctrl-C is not the program's error, and the exit code already tells of SystemExit.
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, SystemExit):
             return
+        if isinstance(error, KeyboardInterrupt):
+            from ..interrupted import is_raised_by_program  # not needed by most
+
+            if not is_raised_by_program(error):
+                return
         number = error_number(error)
         if self._seen != number:
             self._seen = number

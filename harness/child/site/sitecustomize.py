@@ -30,9 +30,20 @@ def _attach() -> None:
         from _compile_race_child.boot import boot  # type: ignore[import-not-found]
 
         boot()
+    except KeyboardInterrupt:
+        _end_interrupted()
+        raise  # SIGINT is blocked
     except Exception:  # noqa: BLE001 - the program must run all the same
         # Not even the package could be loaded; the parent sees that there is no recording.
         sys.modules.pop("_compile_race_child", None)
+
+
+def _end_interrupted() -> None:
+    """End by SIGINT: nothing of the program ran yet, and Python would print a traceback of ours."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _hand_over() -> None:

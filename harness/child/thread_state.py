@@ -1,0 +1,50 @@
+"""What belongs to one thread of the watched program, as the watch knows it."""
+
+import threading
+from typing import Any
+
+from .log import json_text
+
+#: So many kinds are counted apart in one thread; those that come later share one count a point.
+_KINDS = 4096
+
+
+class ThreadState(threading.local):
+    """What the recorder and the probes keep per thread.
+
+    Attributes:
+        tid: native id, fetched once (a system call).
+        phase: the workload's current phase in this thread.
+        compiles: ids of the dynamo compiles that this thread is inside of, innermost last.
+        traces: how many FX traces this thread is inside of.
+        backward_compiles: how many lazy backward compiles it is inside of.
+        counts: events of one kind so far, for ``worth_recording``.
+        said: the thread's start is written, or there is none to be written.
+        known: an event that is kept tells what Python calls the thread.
+    """
+
+    traces = 0
+    backward_compiles = 0
+    phase: str | None = None
+    said = False
+    known = False
+
+    def __init__(self) -> None:
+        self.tid = threading.get_native_id()
+        self.compiles: list[str] = []
+        self.counts: dict[object, int] = {}
+        self._shown = ("", '""')
+        self.scratch: dict[str, Any] = {}
+
+    def shown(self, name: str) -> str:
+        """The name of a thread, as a rule of this one, as JSON."""
+        if self._shown[0] != name:
+            self._shown = name, json_text(name)
+        return self._shown[1]
+
+    def count(self, kind: object) -> int:
+        """Count one more event of ``kind`` in this thread and return how many there are."""
+        if len(self.counts) >= _KINDS and kind not in self.counts:
+            kind = kind[0] if isinstance(kind, tuple) else None
+        number = self.counts[kind] = self.counts.get(kind, 0) + 1
+        return number
