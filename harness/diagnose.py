@@ -16,7 +16,7 @@ from harness.causes import CAUSES
 from harness.command import command
 from harness.events.files import ENDED, EVENTS, RUN
 from harness.exits import ExitCode
-from harness.expect import check_expectations, decide_exit
+from harness.expect import CLEAN, check_expectations, decide_exit
 from harness.logs.reading import NotRecognisedError, diagnose_texts
 from harness.render import WRITERS, write_all
 from harness.render.output import reader_may_leave
@@ -60,7 +60,9 @@ class Args:
 def main(argv: list[str]) -> int:
     """Read, diagnose and report; returns the exit code."""
     args = parse(Args, argv, prog=PROG, description=_HELP)
-    check_expectations(args.expect, args.expect_only, [c.EXPLANATION.code for c in CAUSES])
+    known = [cause.EXPLANATION.code for cause in CAUSES]
+    _refuse_taken_files(args, known)
+    check_expectations(args.expect, args.expect_only, known)
     if not args.files:
         raise UsageError("name a file, a folder or - for the standard input")
     folders = [Path(word) for word in args.files if _is_run_folder(Path(word))]
@@ -76,6 +78,16 @@ def main(argv: list[str]) -> int:
         return _texts(args, make_run_folder(args.out, "diagnose"), made, keep=True)
     with tempfile.TemporaryDirectory(prefix="compile-race-") as folder:
         return _texts(args, Path(folder), [], keep=False)
+
+
+def _refuse_taken_files(args: Args, known: Sequence[str]) -> None:
+    """Say how to write it where an option that takes every word has taken a file."""
+    for flag, words in (("--expect", args.expect), ("--expect-only", args.expect_only)):
+        for word in words:
+            if word not in {CLEAN, *known} and Path(word).exists():
+                raise UsageError(
+                    f"{flag} has taken the file {word}: write {flag}=CODE, or -- before {word}"
+                )
 
 
 def _is_run_folder(path: Path, *, without: str = "") -> bool:

@@ -33,10 +33,7 @@ def check_expectations(
             if value == CLEAN:
                 continue
             if not _CODE.fullmatch(value):
-                raise UsageError(
-                    f"{flag}: {value} is neither clean nor a code such as CR101; where {value} is "
-                    f"no part of {flag}, write {flag}=CODE, or -- before {value}"
-                )
+                raise UsageError(f"{flag}: {value} is neither clean nor a code such as CR101")
             if value not in known:
                 raise UsageError(f"{flag}: there is no cause {value}")
 

@@ -184,7 +184,7 @@ def _finish(job: Job, folder: Path, ended: Ended, live: Live) -> int:
         live.finish(report)
         _script(job, report, recording, folder)
     except KeyboardInterrupt:
-        _say(job, f"interrupted; the recording is in {folder}")
+        say(job.prog, f"interrupted; the recording is in {folder}")
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it is, the recording must not be lost
         return _failed(job, folder, error)
@@ -203,7 +203,7 @@ def _script(job: Job, report: Report, recording: Recording, folder: Path) -> Non
         return
     said = job.scheduled.script(report, recording, folder, job.command[0])
     if said is not None:
-        _say(job, said)
+        say(job.prog, said)
 
 
 def _write(job: Job, report: Report, folder: Path) -> bool:
@@ -211,7 +211,7 @@ def _write(job: Job, report: Report, folder: Path) -> bool:
     try:
         write_all(report, folder)
     except OSError as error:  # a full disk: it can still be read on the terminal
-        _say(job, f"the report cannot be written to {folder}: {error.strerror or error}")
+        say(job.prog, f"the report cannot be written to {folder}: {error.strerror or error}")
         return False
     return True
 
@@ -220,7 +220,7 @@ def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
     # What reads the program's output where the bare program stood must not read the report.
     out = sys.stderr if job.passthrough else sys.stdout
     # The report is in the folder all the same, if that could be written.
-    with reader_may_leave(kept=functools.partial(_say, job), out=out):
+    with reader_may_leave(kept=functools.partial(say, job.prog), out=out):
         if job.options.json:
             out.write(WRITERS["json"](View.of(report, folder)))
         else:
@@ -233,16 +233,12 @@ def _print(job: Job, report: Report, folder: Path, *, written: bool) -> None:
 def _failed(job: Job, folder: Path, error: Exception) -> int:
     with contextlib.suppress(OSError):
         write_whole(folder / HARNESS_FAILURE, mask(traceback.format_exc()))
-    _say(
-        job,
+    say(
+        job.prog,
         f"the report failed ({type(error).__name__}: {error}); nothing is lost: the recording "
         f"is in {folder}",
     )
     return ExitCode.FAILED
-
-
-def _say(job: Job, message: str) -> None:
-    say(job.prog, message)
 
 
 def passed_through(ended: Ended) -> int:

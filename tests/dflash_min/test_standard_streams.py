@@ -40,6 +40,7 @@ def test_help_without_a_stdout_is_printed_to_nobody(module, monkeypatch, capsys)
 def test_the_list_without_a_stdout_is_printed_to_nobody(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     listing.main([])
+    assert sys.stdout is None
 
 
 @pytest.mark.parametrize("module", MODULES)
