@@ -77,8 +77,9 @@ def test_a_report_is_interrupted_without_a_traceback(tmp_path) -> None:
     # Opening returns when the other end is opened too: the command is then at work.
     writer = os.open(tmp_path / "events.jsonl", os.O_WRONLY)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    # Before it reads, the signal is taken in; while it does; or when it has read that this is all.
     os.close(writer)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 

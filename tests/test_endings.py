@@ -66,13 +66,23 @@ def up(process: subprocess.Popen[str]) -> int:
     return int(line.split()[1])
 
 
+def asleep(pid: int) -> psutil.Process:
+    """The program, once it has come to its sleep: that is what will be told of it.
+
+    A signal for one of Python's handlers that came just before would be handled after the sleep.
+    """
+    watched = psutil.Process(pid)
+    wait_for(lambda: watched.status() == psutil.STATUS_SLEEPING)
+    return watched
+
+
 FROM_OUTSIDE = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL]
 
 
 @pytest.mark.parametrize("number", FROM_OUTSIDE, ids=lambda n: n.name)
 def test_a_signal_to_the_program(start, number) -> None:
     process = start("harness.watch", "--", program(UP))
-    os.kill(up(process), number)
+    asleep(up(process)).send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     report = the_report()
@@ -84,9 +94,7 @@ def test_a_signal_to_the_program(start, number) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_the_same_signal_to_the_harness_reads_differently(start, number) -> None:
     process = start("harness.watch", "--", program(UP))
-    watched = psutil.Process(up(process))
-    # It has come to its sleep, which is what will be told of it.
-    wait_for(lambda: watched.status() == psutil.STATUS_SLEEPING)
+    watched = asleep(up(process))
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -262,7 +270,8 @@ def test_ctrl_c_while_python_still_imports_is_one_line(start, name, tmp_path) ->
     os.mkfifo(tmp_path / "reached")
     # Every command's module imports this one, after the package that it is in.
     (tmp_path / "slow" / "tyro.py").write_text(
-        f"open({str(tmp_path / 'reached')!r}, 'w').close()\nimport time; time.sleep(60)\n"
+        f"open({str(tmp_path / 'reached')!r}, 'w').close()\nimport time\n"
+        "while True: time.sleep(0.01)  # between two of them Python looks for signals\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}/slow:{ROOT}"}
     process = start(name, env=environment)

@@ -52,9 +52,9 @@ def test_ctrl_c_before_the_watch_is_in_is_no_failure(prepare, monkeypatch, tmp_p
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "json.py").write_text(
         textwrap.dedent("""
-            import os, signal
+            import os, signal, time
             os.kill(os.getppid(), signal.SIGINT)
-            while True: signal.pause()
+            while True: time.sleep(0.01)  # between two of them Python looks for signals
         """)
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))

@@ -13,6 +13,10 @@ from harness.supervise import process as process_module
 from harness.supervise import signals as signals_module
 from harness.supervise.process import supervise
 
+# What a handler of Python's interrupts. Python looks for signals between instructions, so one that
+# comes just before a single long sleep would be handled after it.
+_ON = "while True: time.sleep(0.01)"
+
 
 def _signal_when(folder: Path, *sent: tuple[str, int]) -> threading.Thread:
     """Send ourselves signals, each as soon as the program has printed its word as a line."""
@@ -32,9 +36,9 @@ def _signal_when(folder: Path, *sent: tuple[str, int]) -> threading.Thread:
 
 
 def test_ctrl_c_reaches_the_program_and_everything_in_its_group(prepare) -> None:
-    program = """
+    program = f"""
         import subprocess, sys
-        quiet = "import time; input()\\ntry: print('up', flush=True); time.sleep(60)\\n" \\
+        quiet = "import time; input()\\ntry:\\n print('up', flush=True)\\n {_ON}\\n" \\
                 "except KeyboardInterrupt: print('child', flush=True)"
         process = subprocess.Popen([sys.executable, "-c", quiet], stdin=subprocess.PIPE)
         try:
@@ -52,11 +56,12 @@ def test_ctrl_c_reaches_the_program_and_everything_in_its_group(prepare) -> None
 
 
 def test_a_second_ctrl_c_ends_a_program_that_ignores_the_first(prepare) -> None:
-    program = """
+    program = f"""
         import signal, time
         # Two that come while neither has been taken in are one.
         signal.signal(signal.SIGINT, lambda *_: print("one", flush=True))
-        print("up", flush=True); time.sleep(600)
+        print("up", flush=True)
+        {_ON}
     """
     launch = prepare(program)
     sender = _signal_when(launch.folder, ("up", signal.SIGINT), ("one", signal.SIGINT))
@@ -93,10 +98,11 @@ def test_being_told_to_end_is_passed_on_and_comes_from_outside(
 
 def test_a_terminal_says_so_twice_and_means_it_once(prepare, monkeypatch) -> None:
     """Hanging up, it sends SIGHUP from the shell and from the kernel."""
-    program = """
+    program = f"""
         import signal, sys, time
         def save(*_): print("saving", flush=True); time.sleep(1); print("saved"); sys.exit(0)
-        signal.signal(signal.SIGHUP, save); print("up", flush=True); time.sleep(600)
+        signal.signal(signal.SIGHUP, save); print("up", flush=True)
+        {_ON}
     """
     launch = prepare(program)
     monkeypatch.setattr(signals_module, "_ONE_WORD_S", 60.0)
