@@ -44,7 +44,11 @@ class ThreadState(threading.local):
 
     def count(self, kind: object) -> int:
         """Count one more event of ``kind`` in this thread and return how many there are."""
-        if len(self.counts) >= _KINDS and kind not in self.counts:
-            kind = kind[0] if isinstance(kind, tuple) else None
-        number = self.counts[kind] = self.counts.get(kind, 0) + 1
+        counts = self.counts
+        before = counts.get(kind)
+        if before is None:
+            if len(counts) >= _KINDS:
+                kind = kind[0] if isinstance(kind, tuple) else None
+            before = counts.get(kind, 0)
+        number = counts[kind] = before + 1
         return number
