@@ -36,14 +36,13 @@ _EXEMPT = frozenset(
 )
 _OTHERS = object()
 
+# Asked at each event: a set's own method takes none of Python's frames.
+worth_recording = frozenset({*range(1, 9), *(1 << power for power in range(4, 64))}).__contains__
+"""Whether the ``count``-th event of a kind is written: the first eight, then powers of two.
 
-def worth_recording(count: int) -> bool:
-    """Whether the ``count``-th event of a kind is written: the first eight, then powers of two.
-
-    This bounds what a loop of identical events can write, and the last line still says within a
-    factor of two how many there were, whatever ends the process.
-    """
-    return count <= 8 or count & (count - 1) == 0
+This bounds what a loop of identical events can write, and the last line still says within a factor
+of two how many there were, whatever ends the process.
+"""
 
 
 class Bounds:

@@ -233,15 +233,10 @@ def route_of_failure(error: BaseException, *, fullgraph: bool) -> str:
     return "suppressed_error" if symbols.SUPPRESS_ERRORS.find(default=False) else ""
 
 
-def is_fake(tensor: Any) -> bool:
-    """Whether a tensor only stands for one, as those do that a trace is made with."""
-    kind: Any = type(tensor)
-    return _is_fake(kind)
-
-
 # Asked at each dense attention call, and slow there: the tensors have filled the caches.
 @functools.lru_cache(maxsize=64)
-def _is_fake(of: type) -> bool:
+def is_fake(of: type) -> bool:
+    """Whether a tensor of a type only stands for one, as those do that a trace is made with."""
     return not symbols.FAKE_TENSORS.isdisjoint(kind.__name__ for kind in of.__mro__)
 
 

@@ -30,12 +30,14 @@ class AttentionProbe:
         @functools.wraps(original)
         def math_attention(*args: Any, **kwargs: Any) -> Any:
             # Before the call: it may be the one that runs out of memory.
-            device = ""
-            try:
-                device = _record(recorder, args, kwargs)
-            except Exception:  # noqa: BLE001 - the watch must never break the program it watches
-                recorder.lost += 1
-            scheduled = recorder.schedule is not None and not _in_a_trace(recorder)
+            device, local = "", recorder.local
+            traced = local.compiles or local.traces
+            if not traced:
+                try:
+                    device = _record(recorder, args, kwargs)
+                except Exception:  # noqa: BLE001 - the watch must never break what it watches
+                    recorder.lost += 1
+            scheduled = recorder.schedule is not None and not traced
             if scheduled:
                 recorder.reach("dense_attention", "enter")
             meter = Meter(recorder, device) if measure and device else None
@@ -54,18 +56,12 @@ class AttentionProbe:
         symbols.MATH_ATTENTION.replace(symbols.stands_for(original, math_attention))
 
 
-def _in_a_trace(recorder: Recorder) -> bool:
-    local = recorder.local
-    return bool(local.compiles or local.traces)
-
-
 def _record(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Write one event; return the device of a fallback if it was written, else nothing."""
-    if _in_a_trace(recorder):
-        return ""
     query = args[0] if args else kwargs["query"]
     key = args[1] if len(args) > 1 else kwargs["key"]
-    if torch_code.is_fake(query):
+    kind_of_tensor: Any = type(query)
+    if torch_code.is_fake(kind_of_tensor):
         return ""
     compiled = graphs.caller_in_compiled_graph(2)
     kind = "reference" if compiled else "fallback"
