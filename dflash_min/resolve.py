@@ -175,6 +175,7 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
     warmup_lens = _lengths("--warmup-lens", config.warmup_lens, defaults.warmup_lens, model)
     seq_lens = _lengths("--seq-lens", config.seq_lens, defaults.seq_lens, model)
     targets.check_length(config.target, "--seq-lens", max(seq_lens))
+    anchors = _anchors(config, defaults, max(seq_lens))
     backend = _or(config.backend, defaults.backend)
     dtype, fused = _speed(config)
     if device == "cpu" and backend == "inductor":
@@ -201,7 +202,7 @@ def resolve(config: TrainConfig, gpus: int) -> Resolved:
         "warmup_lens": warmup_lens,
         "seq_lens": seq_lens,
         "bucket_lens": _buckets(config, seq_lens, model),
-        "anchors": _or(config.anchors, defaults.anchors),
+        "anchors": anchors,
         "backend": backend,
         "activation_checkpointing": config.activation_checkpointing and "layers" not in fused,
         "dtype": dtype,
@@ -253,6 +254,15 @@ def _speed(config: TrainConfig) -> tuple[Dtype, tuple[str, ...]]:
 
 def _or(value: _T | None, default: _T) -> _T:
     return default if value is None else value
+
+
+def _anchors(config: TrainConfig, defaults: _Defaults, longest: int) -> int | Literal["vary"]:
+    said = config.anchors
+    if isinstance(said, int) and said > longest:
+        raise UsageError(
+            f"--anchors {said} is more than the {longest} tokens of the longest sequence"
+        )
+    return _or(said, defaults.anchors)
 
 
 def _model(config: TrainConfig, defaults: _Defaults) -> ModelConfig:

@@ -138,6 +138,11 @@ def test_dynamic_is_what_torch_takes():
         (TrainConfig(threads=-2), 0, "--threads must be at least 1, got -2"),
         (TrainConfig(steps=0), 0, "--steps must be at least 1"),
         (TrainConfig(anchors=0), 0, "--anchors must be at least 1"),
+        (
+            TrainConfig(anchors=65, seq_lens=(64, 48)),
+            0,
+            "--anchors 65 is more than the 64 tokens of the longest sequence",
+        ),
         (TrainConfig(batch_size=0), 0, "--batch-size must be at least 1"),
         (TrainConfig(block_size=1), 0, "--block-size must be at least 2"),
         (TrainConfig(lr=float("nan")), 0, "--lr must be at least 0, got nan"),
