@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 
 import pytest
 
+from dflash_min import thread_group
 from dflash_min.errors import Stopped
 from dflash_min.thread_group import ThreadGroup
 
@@ -23,7 +23,7 @@ class Works:
         self.group = ThreadGroup(works, self.halt, grace_s=grace_s, patience_s=patience_s)
 
     def halt(self, until: float) -> None:
-        self.halts.append(until - time.monotonic())
+        self.halts.append(until - thread_group.time.monotonic())
         self.halted.set()
 
     def until_halted(self) -> None:
@@ -32,6 +32,24 @@ class Works:
 
     def until_released(self) -> None:
         assert self.released.wait(60)
+
+
+class CountingClock:
+    """The group's clock: a step later at each look, and still from the halt to a thread's end.
+
+    How long the machine takes to wake one thread and to end another is then no matter.
+    """
+
+    def __init__(self, works: Works, thread: str, step_s: float) -> None:
+        self._works = works
+        (self._thread,) = (one for one in works.group._threads if one.name == thread)
+        self._now_s, self._step_s = 0.0, step_s
+
+    def monotonic(self) -> float:
+        ended = self._thread.ident is not None and not self._thread.is_alive()
+        if ended or not self._works.halted.is_set():
+            self._now_s += self._step_s
+        return self._now_s
 
 
 @pytest.fixture
@@ -92,23 +110,25 @@ def test_what_is_found_at_the_end_is_told_once(make):
     assert [str(error) for error in works.group.failure().exceptions] == ["same", "other"]
 
 
-def test_a_stop_before_the_start_halts_when_most_of_its_time_is_over(make):
-    works = make(grace_s=0.5, a=Works.until_halted)
+def test_a_stop_before_the_start_halts_when_most_of_its_time_is_over(make, monkeypatch):
+    works = make(grace_s=0.01, a=Works.until_halted)
+    monkeypatch.setattr(thread_group, "time", CountingClock(works, "a", step_s=0.0005))
     works.group.stop()
     assert works.group.stopping
     works.group.run()
     (left,) = works.halts
-    assert left <= 0.11
+    assert 0 < left <= 0.002
     assert works.group.left_behind == []
 
 
 @pytest.mark.parametrize("why", ["a stop", "a failure"])
-def test_a_thread_that_does_not_end_in_time_is_left_behind(make, why):
+def test_a_thread_that_does_not_end_in_time_is_left_behind(make, monkeypatch, why):
     def fails(_):
         raise BrokenError
 
     others = {"a": fails} if why == "a failure" else {"a": Works.until_halted}
     works = make(grace_s=0.01, patience_s=0.01, b=Works.until_released, **others)
+    monkeypatch.setattr(thread_group, "time", CountingClock(works, "a", step_s=0.0005))
     if why == "a stop":
         works.group.stop()
     works.group.run()
