@@ -47,6 +47,8 @@ COMPILER = (
     *FLEX_FILES,
 )
 
-#: What FX calls the file of the code that it generates.
+#: The folder of the higher-order operators.
 OPERATORS = (f"_higher_order_ops{os.sep}",)
+
+#: What FX calls the file of the code that it generates.
 GENERATED_GRAPH = "<eval_with_key>"

@@ -12,7 +12,7 @@ the median of its blocks. What is measured runs where Python's stack has room (s
 
 Takes about seven minutes on two cores, and stops there with the processes that it has, at least
 five, whose number stands beside each figure. --quick takes about a minute and says how long all
-would have taken.
+would have taken. --of shows the processes of several runs as those of one, and measures nothing.
 """
 
 import json
@@ -164,6 +164,42 @@ def measure(options):
         yield from filter(None, pool.map(one, range(count)))
 
 
+def of_runs(files):
+    """What runs have written with --json, as if it were one: about it, and its cases.
+
+    Raises ValueError if they do not go together.
+    """
+    abouts, cases = [], {}
+    for file in files:
+        try:
+            run = json.loads(file.read_text())
+            abouts.append(run["about"])
+            raw = [(found["name"], found, found["processes"]) for found in run["raw"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} was not written by --json") from error
+        for name, found, processes in raw:
+            joined = cases.setdefault(name, {**found, "processes": []})["processes"]
+            if joined and {*joined[0]} != {*processes[0]}:
+                raise ValueError(f"{file} has other arms than the files before it")
+            joined += processes
+    if any(about != abouts[0] for about in abouts):
+        raise ValueError("these are runs of different machines or versions")
+    return abouts[0], list(cases.values())
+
+
+def of_now(options):
+    """``of_runs`` of the run that is made now."""
+    cases = defaultdict(list)
+    for (about, *measured), took_s in measure(options):  # noqa: B007 - the last is printed
+        for found in measured:
+            cases[found["name"]].append(found)
+    if options.quick:
+        print(whole_time(measured, took_s), flush=True)
+    return about, [
+        {**found[0], "processes": [one["blocks"] for one in found]} for found in cases.values()
+    ]
+
+
 def main():
     parser = usage.parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -200,22 +236,25 @@ def main():
     parser.add_argument(
         "--json", type=usage.writable, help="write the figures to this file as well"
     )
+    parser.add_argument(
+        "--of", nargs="+", type=usage.readable, default=[], metavar="FILE", help="files of --json"
+    )
     options = parser.parse_args()
-    cases = defaultdict(list)
-    for (about, *measured), took_s in measure(options):  # noqa: B007 - the last is printed
-        for found in measured:
-            cases[found["name"]].append(found)
-    print(machine(about["torch"], about["device"]))
-    print("switched:", ", ".join(about["replaced"]), "and the guard hook", flush=True)
-    rows, raw = [], []
-    for found in cases.values():
-        joined = {**found[0], "processes": [one["blocks"] for one in found]}
-        lines, more = table(joined)
-        print("\n".join(lines), flush=True)
+    if options.of:
+        try:
+            about, raw = of_runs(options.of)
+        except ValueError as error:
+            parser.error(str(error))
+        print(f"{len(options.of)} runs, torch {about['torch']}, {about['device']}")
+    else:
+        about, raw = of_now(options)
+        print(machine(about["torch"], about["device"]))
+    print("switched:", ", ".join(about["replaced"]), "and the guard hook")
+    rows = []
+    for found in raw:
+        lines, more = table(found)
+        print("\n".join(lines))
         rows += more
-        raw.append(joined)
-    if options.quick:
-        print(whole_time(measured, took_s), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"about": about, "rows": rows, "raw": raw}, indent=1))
 

@@ -15,6 +15,8 @@ from harness.schedule.plan import Plan
 HERE = Path(__file__).parent
 BAD = {
     "price.py --cases bogus": "invalid choice: 'bogus'",
+    "price.py --of /no/such": "there is no file '/no/such'",
+    f"price.py --of {HERE / 'price.py'}": "price.py was not written by --json",
     "night.py --scale nan": "a number from 0.0001 to 10 is needed, not nan",
     "endings.py": "--light N or --trainer N",
     "scale.py --events 0": "a whole number from 100",

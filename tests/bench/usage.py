@@ -54,6 +54,16 @@ def writable(word):
     return path
 
 
+def readable(word):
+    """What reads an option's file of figures."""
+    import argparse
+
+    path = Path(word)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {word!r}")
+    return path
+
+
 def layout(word):
     """What reads an option's numbers of target and drafter threads, such as 5+3."""
     import argparse
