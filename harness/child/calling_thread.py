@@ -18,26 +18,32 @@ def registered_thread() -> threading.Thread | None:
     return found
 
 
-def is_foreign_thread() -> bool:
-    """Whether Python did not start the calling thread: autograd's, say.
+def python_thread() -> threading.Thread | None:
+    """The calling thread's ``Thread``; None if Python did not start it: autograd's, say.
 
     Such a thread has no ``Thread`` object, or a dummy one made when somebody asked.
     """
     thread = registered_thread()
-    return thread is None or isinstance(thread, threading._DummyThread)  # noqa: SLF001
+    return None if isinstance(thread, threading._DummyThread) else thread  # noqa: SLF001
+
+
+def is_foreign_thread() -> bool:
+    """Whether Python did not start the calling thread: autograd's, say."""
+    return python_thread() is None
 
 
 def current_thread_name(tid: int) -> str:
     """Name of the calling thread, whose native id is ``tid``, without secrets in it."""
-    thread = registered_thread()
-    if thread is not None and not isinstance(thread, threading._DummyThread):  # noqa: SLF001
+    thread = python_thread()
+    if thread is not None:
         return mask_name(thread.name)
     # A thread of C++ may have told the system its name: autograd's is "pt_autograd_" and a device
     # index (torch/csrc/autograd/engine.cpp). Without one it has the process's.
     system = _system_name(tid)
     if system and system != _system_name(os.getpid()):
         return system
-    return thread.name if thread is not None else f"thread-{tid}"
+    dummy = registered_thread()
+    return dummy.name if dummy is not None else f"thread-{tid}"
 
 
 def name_of(tid: int) -> str:

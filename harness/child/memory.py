@@ -11,7 +11,7 @@ from typing import Any
 
 CPU = "cpu"
 _STATUS = "/proc/self/status"
-_FIELDS = {"VmRSS:": "allocated", "VmHWM:": "peak_allocated"}
+_RESIDENT, _MOST_RESIDENT = b"\nVmRSS:", b"\nVmHWM:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,19 @@ def use_of(device: str) -> Use | None:
 
 def of_cpu() -> Use:
     """The process's resident set; zeros where the system does not tell."""
-    found: dict[str, int] = {}
     try:
-        with open(_STATUS, encoding="ascii", errors="replace") as lines:  # noqa: PTH123
-            for line in lines:
-                name = _FIELDS.get(line[:6])
-                if name is not None:
-                    found[name] = int(line.split()[1]) << 10
-    except (OSError, ValueError, IndexError):  # not Linux
+        # Looked at while the program trains: text of sixty lines would take twice as long.
+        with open(_STATUS, "rb", buffering=0) as file:  # noqa: PTH123
+            status = file.read(1 << 14) or b""
+        resident, most = _kibibytes(status, _RESIDENT), _kibibytes(status, _MOST_RESIDENT)
+    except (OSError, ValueError):  # not Linux
         return Use(CPU)
-    return Use(CPU, total=_physical(), **found)
+    return Use(CPU, total=_physical(), allocated=resident << 10, peak_allocated=most << 10)
+
+
+def _kibibytes(status: bytes, name: bytes) -> int:
+    _, _, after = status.partition(name)
+    return int(after.partition(b"kB")[0])
 
 
 def _of_gpus() -> list[Use]:

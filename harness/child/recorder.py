@@ -335,7 +335,10 @@ class Recorder:
     ) -> tuple[int, bytes]:
         """An event as a line; ``by`` says when and who was meant, if not this thread, now."""
         local = self.local
-        t_ns, tid, name = by or (time.monotonic_ns(), local.tid, current_thread_name(local.tid))
+        if by is None:
+            t_ns, tid, name_text = time.monotonic_ns(), local.tid, local.name_text()
+        else:
+            t_ns, tid, name_text = by[0], by[1], json_text(by[2])
         with self._lock:
             seq = next(self._seq)
             self._unwritten.add(seq)
@@ -343,7 +346,7 @@ class Recorder:
             # Point and edge are words of the schema's.
             text = (
                 f'{{"point": "{point}", "t_ns": {t_ns}, "seq": {seq}, "pid": {self.pid}, '
-                f'"tid": {tid}, "thread": {local.shown(name)}, "edge": "{edge}"'
+                f'"tid": {tid}, "thread": {name_text}, "edge": "{edge}"'
             )
             if by is None and local.phase is not None:
                 text += f', "phase": {json_text(local.phase)}'

@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+from .calling_thread import current_thread_name, python_thread
 from .log import json_text
 
 #: So many kinds are counted apart in one thread; those that come later share one count a point.
@@ -33,14 +34,20 @@ class ThreadState(threading.local):
         self.tid = threading.get_native_id()
         self.compiles: list[str] = []
         self.counts: dict[object, int] = {}
-        self._shown = ("", '""')
         self.scratch: dict[str, Any] = {}
+        self._thread: threading.Thread | None = None
+        self._named, self._name_text = "", '""'
 
-    def shown(self, name: str) -> str:
-        """The name of a thread, as a rule of this one, as JSON."""
-        if self._shown[0] != name:
-            self._shown = name, json_text(name)
-        return self._shown[1]
+    def name_text(self) -> str:
+        """The thread's name, without secrets in it, as JSON. Each event has it."""
+        thread = self._thread
+        if thread is None:
+            self._thread = thread = python_thread()
+        if thread is None:
+            return json_text(current_thread_name(self.tid))
+        if thread.name != self._named:  # at first, and when the program has renamed it
+            self._named, self._name_text = thread.name, json_text(current_thread_name(self.tid))
+        return self._name_text
 
     def count(self, kind: object) -> int:
         """Count one more event of ``kind`` in this thread and return how many there are."""
