@@ -7,15 +7,20 @@ those of the thread's processor; on a GPU those of the wall, with the device's w
 both ends, and for a cold compile those of the process, up to where Triton compiles.
 
 Where a process has its code and its objects lie favours one of two arms by up to three percent, in
-all its blocks alike. So eight processes are measured, one after the other, and each has one voice:
-the median of its blocks. What is measured runs where Python's stack has room (see ``room.py``).
+all its blocks alike. So eight processes are measured, and each has one voice: the median of its
+blocks, for a cold compile on a GPU what its least passes say. With -j they are measured side by
+side; on a GPU they begin so, and frames and steps are measured in one after the other. What is
+measured runs where Python's stack has room (see ``room.py``).
 
-Takes about seven minutes on two cores, and stops there with the processes that it has, at least
-five, whose number stands beside each figure. --quick takes about a minute and says how long all
-would have taken. --of shows the processes of several runs as those of one, and measures nothing.
+Takes about eight minutes on two cores, and stops there with the processes that it has, at least
+five, whose number stands beside each figure; a cold compile on a GPU takes four minutes a process.
+--quick takes about a minute and says how long all would have taken. --of shows the processes of
+several runs as those of one, and measures nothing.
 """
 
+import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -34,7 +39,9 @@ from harness.supervise.launch import SITE
 
 HERE = Path(__file__).parent
 #: Blocks of each arm in one process, in full and with --quick.
-CASES = {"frame": (15, 5), "step": (4, 2), "compile": (1, 1)}
+CASES = {"frame": (15, 5), "step": (12, 3), "compile": (1, 1)}
+#: The least of two passes of each arm would say nothing.
+ON_GPU = {**CASES, "compile": (4, 1)}
 ARMS = {
     "off": "off",
     "watched": "watched",
@@ -53,29 +60,38 @@ BOUNDS = {
 
 def effects(found, arm):
     """What an arm added to the bare program in each process: ns a frame, or percent."""
-    return [
-        statistics.median(_added(block, found) for block in process[arm])
-        for process in found["processes"]
-    ]
+    return [_voice(process[arm], found) for process in found["processes"]]
 
 
-def _added(block, found):
-    first, one, other, last = block
-    bare, with_arm = first + last, one + other
+def _voice(blocks, found):
+    """What the blocks of an arm say in one process."""
+    if found["by"] == "least pass":
+        # As many passes of either: of more of them the least would be less.
+        with_arm = min(time for _, one, other, _ in blocks for time in (one, other))
+        return _added(min(_bare(blocks)), with_arm, found)
+    return statistics.median(
+        _added((first + last) / 2, (one + other) / 2, found) for first, one, other, last in blocks
+    )
+
+
+def _added(bare, with_arm, found):
     if found["unit"] == "%":
         return 100 * (with_arm / bare - 1)
-    return (with_arm - bare) / 2 / found["per"]
+    return (with_arm - bare) / found["per"]
+
+
+def _bare(blocks):
+    return [time for first, _, _, last in blocks for time in (first, last)]
 
 
 def bare_ns(found):
-    """The bare program's median time of one frame, step or compile."""
-    times = [
-        time
+    """What the bare program takes for one frame, step or compile."""
+    passes = [
+        [time for blocks in process.values() for time in _bare(blocks)]
         for process in found["processes"]
-        for blocks in process.values()
-        for first, _, _, last in blocks
-        for time in (first, last)
     ]
+    least = found["by"] == "least pass"
+    times = map(min, passes) if least else itertools.chain.from_iterable(passes)
     return statistics.median(times) / found["per"]
 
 
@@ -93,7 +109,7 @@ def table(found):
     case, unit = found["case"], found["unit"]
     bare = bare_ns(found)
     each = f"{bare / 1000:.1f} µs" if unit == "ns" else f"{bare / 1e6:.1f} ms"
-    lines = [f"{case}: {each} without anything, by {found['clock']}"]
+    lines = [f"{case}: {each} without anything, by {found['clock']}, {found['by']}"]
     rows = []
     for arm, blocks in found["processes"][0].items():
         added = effects(found, arm)
@@ -115,21 +131,24 @@ def table(found):
     return lines, rows
 
 
-def whole_time(measured, quick_s):
+def whole_time(measured, quick_s, options):
     """How long all would have taken, as a process of --quick has fewer blocks of each arm."""
     begun_s = quick_s - sum(found["wall_s"] for found in measured)
+    per_case = ON_GPU if options.device == "cuda" else CASES
     blocks_s = sum(
-        found["wall_s"] * CASES[found["name"]][0] / CASES[found["name"]][1] for found in measured
+        found["wall_s"] * per_case[found["name"]][0] / per_case[found["name"]][1]
+        for found in measured
     )
     whole = min(MOST_S, PROCESSES * (begun_s + blocks_s))
     return f"without --quick these would take about {whole:.0f} s"
 
 
-def one_process(options):
+def one_process(options, turn):
     """Run the measured program under the watch; return what it prints, line by line."""
-    counts = [f"{case}={CASES[case][options.quick]}" for case in options.cases]
+    per_case = ON_GPU if options.device == "cuda" else CASES
+    counts = [f"{case}={per_case[case][options.quick]}" for case in options.cases]
     chosen = [f"--arm={ARMS[arm]}" for arm in options.arms]
-    arguments = ["--device", options.device, *chosen, *counts]
+    arguments = ["--device", options.device, "--turn", turn, *chosen, *counts]
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(folder=folder, harness="bench")
         before = os.environ.get("PYTHONPATH", "")
@@ -149,18 +168,18 @@ def one_process(options):
 def measure(options):
     """Measure processes, ``jobs`` at once; yield what each printed and the seconds it took."""
     count = options.processes or (QUICK if options.quick else PROCESSES)
+    most_s = options.seconds or (math.inf if options.processes else MOST_S)
     begun = time.monotonic()
 
     def one(number):
         start = time.monotonic()
-        late = start - begun > MOST_S * (1 - 1 / count)
-        if late and number >= LEAST and not options.processes:
+        if start - begun > most_s * (1 - 1 / count) and number >= LEAST:
             return None
-        printed = one_process(options)
+        printed = one_process(options, Path(folder) / "turn")
         print(f"process {number + 1} of {count} is measured", file=sys.stderr, flush=True)
         return printed, time.monotonic() - start
 
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         yield from filter(None, pool.map(one, range(count)))
 
 
@@ -174,14 +193,16 @@ def of_runs(files):
         try:
             run = json.loads(file.read_text())
             abouts.append(run["about"])
-            raw = [(found["name"], found, found["processes"]) for found in run["raw"]]
+            raw = [(found["name"], found, found["processes"], found["by"]) for found in run["raw"]]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} was not written by --json") from error
-        for name, found, processes in raw:
-            joined = cases.setdefault(name, {**found, "processes": []})["processes"]
-            if joined and {*joined[0]} != {*processes[0]}:
+        for name, found, processes, by in raw:
+            joined = cases.setdefault(name, {**found, "processes": []})
+            if joined["processes"] and {*joined["processes"][0]} != {*processes[0]}:
                 raise ValueError(f"{file} has other arms than the files before it")
-            joined += processes
+            if joined["by"] != by:
+                raise ValueError(f"{file} was measured in another way than the files before it")
+            joined["processes"] += processes
     if any(about != abouts[0] for about in abouts):
         raise ValueError("these are runs of different machines or versions")
     return abouts[0], list(cases.values())
@@ -194,7 +215,7 @@ def of_now(options):
         for found in measured:
             cases[found["name"]].append(found)
     if options.quick:
-        print(whole_time(measured, took_s), flush=True)
+        print(whole_time(measured, took_s, options), flush=True)
     return about, [
         {**found[0], "processes": [one["blocks"] for one in found]} for found in cases.values()
     ]
@@ -208,7 +229,13 @@ def main():
         "--processes",
         type=usage.whole(1, 1000),
         default=0,
-        help=f"processes, however long they take ({PROCESSES}, as far as time goes)",
+        help=f"processes ({PROCESSES}, as far as time goes)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=usage.whole(1, 86_400),
+        default=0,
+        help=f"after which no process is begun ({MOST_S:.0f}, or with --processes however long)",
     )
     parser.add_argument(
         "-j",

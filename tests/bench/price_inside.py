@@ -8,6 +8,8 @@ functions are for what was called there last, and a program has the watch on fro
 
 import argparse
 import contextlib
+import fcntl
+import functools
 import gc
 import json
 import logging
@@ -15,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -48,11 +50,33 @@ NULL = "/dev/null"
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is asked of a case.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        arms: names of those that are wanted; all of the case's if there are none.
+        blocks: how many of each arm.
+        turn: a file that is locked while the wall is looked at, or none.
+    """
+
+    device: str
+    arms: Sequence[str]
+    blocks: int
+    turn: Path | None
+
+
+@dataclass(frozen=True)
 class Clock:
-    """What tells nanoseconds, and what of."""
+    """What tells nanoseconds, and what of.
+
+    Attributes:
+        alone: other processes' work counts as well.
+    """
 
     name: str
     now: Callable[[], int]
+    alone: bool = False
 
     def __call__(self, work):
         gc.collect()
@@ -78,7 +102,7 @@ def process_ns():
 
 # Other work counts less in processor time. But a GPU's work takes none.
 THREAD = Clock("processor time of the thread", time.thread_time_ns)
-WALL = Clock("wall time", wall_ns)
+WALL = Clock("wall time", wall_ns, alone=True)
 PROCESS = Clock("processor time of the process", process_ns)
 
 
@@ -131,52 +155,65 @@ def trace_log() -> Iterator[None]:
             handler.close()
 
 
-def blocks(clock, once, arms, names, count, around=contextlib.nullcontext):
-    """Nanoseconds of [bare, arm, arm, bare] for every arm, ``count`` times, the arms in turn.
+@contextlib.contextmanager
+def turn(clock: Clock, asked: Asked) -> Iterator[None]:
+    """Where processes begin side by side, each measures while the others wait for it."""
+    if asked.turn is None or not clock.alone:
+        yield
+        return
+    with asked.turn.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    ``around``: what each pass of ``once`` is made in.
+
+def blocks(clock, works, arms, names, asked, around=contextlib.nullcontext):
+    """Nanoseconds of [bare, arm, arm, bare] for every arm, as often as asked, the arms in turn.
+
+    ``works``: what a pass does, one of them in each block. ``around``: what each pass is made in.
     """
 
-    def passes(name, times):
+    def passes(name, work, times):
         with arms[name]():
             with around():
-                once()
+                work()
             measured = []
             for _ in range(times):
                 with around():
-                    measured.append(clock(once))
+                    measured.append(clock(work))
         return measured
 
-    found = {name: [] for name in names}
-    start = time.monotonic()
-    for name in names:  # what each arm builds once
-        passes(name, 0)
-    # A collection before each measurement then looks at what was made since.
-    gc.collect()
-    gc.freeze()
-    # The first passes after it take longer, and would all be the first arm's.
-    passes("off", 2)
-    for _ in range(count):
-        before = passes("off", 1)
-        for name in names:
-            middle, after = passes(name, 2), passes("off", 2)
-            found[name].append([before[-1], *middle, after[0]])
-            before = after
-    gc.unfreeze()
-    return {"blocks": found, "wall_s": time.monotonic() - start}
+    with turn(clock, asked):
+        found = {name: [] for name in names}
+        start = time.monotonic()
+        for name in names:  # what each arm builds once
+            passes(name, works[0], 0)
+        # A collection before each measurement then looks at what was made since.
+        gc.collect()
+        gc.freeze()
+        for number in range(asked.blocks):
+            work = works[number % len(works)]
+            # Passes right after the freeze take longer, and would all be the first arm's. And
+            # what comes before is of another work.
+            before = passes("off", work, 2)
+            for name in names:
+                middle, after = passes(name, work, 2), passes("off", work, 2)
+                found[name].append([before[-1], *middle, after[0]])
+                before = after
+        gc.unfreeze()
+        return {"blocks": found, "wall_s": time.monotonic() - start}
 
 
-def said(case, unit, per, clock, found):
-    """What a case prints: its figures, of what, and by which clock."""
-    return {"case": case, "unit": unit, "per": per, "clock": clock.name, **found}
+def said(case, unit, per, clock, found, *, by="median block"):
+    """What a case prints: its figures, of what, by which clock, and what each process says."""
+    return {"case": case, "unit": unit, "per": per, "clock": clock.name, "by": by, **found}
 
 
-def guarded_frame(switch, device, names, count):
-    clock = WALL if device == "cuda" else THREAD
+def guarded_frame(switch, asked):
+    clock = WALL if asked.device == "cuda" else THREAD
     # It computes something: for a function that does not dynamo evaluates no guards. What it
     # computes is left out by the backend, so that a call is dynamo's part of it and little else.
     function = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda x: (x,))
-    value = torch.zeros(1, device=device)
+    value = torch.zeros(1, device=asked.device)
 
     def calls():
         for _ in range(FRAMES):
@@ -187,14 +224,17 @@ def guarded_frame(switch, device, names, count):
         calls()
     switch.learn()
     switch.off()
-    found = blocks(clock, calls, arms(switch), names or WITH_DETAIL, count)
+    found = blocks(clock, [calls], arms(switch), asked.arms or WITH_DETAIL, asked)
     return said("guarded frame", "ns", FRAMES, clock, found)
 
 
-def training_step(switch, device, names, count):
-    """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser."""
-    clock = WALL if device == "cuda" else THREAD
-    config = TrainConfig(threads=1, device=device, steps=1000)
+def training_step(switch, asked):
+    """One step of one drafter of ``dflash_min``: mask, forward, backward, optimiser.
+
+    In each block of four the same step again, of another sequence length in the next one.
+    """
+    clock = WALL if asked.device == "cuda" else THREAD
+    config = TrainConfig(threads=1, device=asked.device, steps=1000)
     resolved = resolve(config, torch.cuda.device_count())
     trainer = dflash_min.trainer.Trainer(resolved)
     replica, optimizer = trainer.replicas[0], None
@@ -206,29 +246,34 @@ def training_step(switch, device, names, count):
         for number in range(len(resolved.seq_lens))
     ]
 
-    def steps():
-        for number, batch in enumerate(batches):
-            began = time.perf_counter()
-            sums = replica.forward(batch)
-            (sums.weighted_sum / sums.weight_sum).backward()
-            optimizer.step(batch.step)
-            observe.step(number, batch.tokens, time.perf_counter() - began)
+    def step(number, batch):
+        began = time.perf_counter()
+        sums = replica.forward(batch)
+        (sums.weighted_sum / sums.weight_sum).backward()
+        optimizer.step(batch.step)
+        observe.step(number, batch.tokens, time.perf_counter() - began)
 
-    for _ in range(4):
-        steps()
+    works = [functools.partial(step, number, batch) for number, batch in enumerate(batches)]
+    for work in 4 * works:
+        work()
     switch.learn()
     switch.off()
-    found = blocks(clock, steps, arms(switch), names or WITH_DETAIL, count)
-    return said("training step", "%", len(batches), clock, found)
+    found = blocks(clock, works, arms(switch), asked.arms or WITH_DETAIL, asked)
+    return said("training step", "%", 1, clock, found)
 
 
-def cold_compile(switch, device, names, count):
+def cold_compile(switch, asked):
     """Attention of the trainer's shape compiled without gradients, then again with them.
 
     On a GPU it ends where Triton would begin: that takes most of the seconds, other ones each time,
     and nothing of the watch is in it. So Triton finds what it made in the pass before; in this
     process, not in workers, whose time would not be counted.
+
+    The second or two that are left differ by half from pass to pass on a host that is shared, in
+    processor time, with this process alone on its cores. What others do there can only add, so a
+    process says what the least of its passes took.
     """
+    device = asked.device
     clock = PROCESS if device == "cuda" else THREAD
     block_size, anchors, length = 16, 16, 256
     queries = block_size * anchors
@@ -252,9 +297,10 @@ def cold_compile(switch, device, names, count):
     every = arms(switch)
     with inductor_config.patch(compile_threads=1), tempfile.TemporaryDirectory() as kernels:
         found = blocks(
-            clock, once, every, names or list(every), count, around=lambda: fresh(kernels)
+            clock, [once], every, asked.arms or list(every), asked, around=lambda: fresh(kernels)
         )
-    return said("cold compile", "%", 1, clock, found)
+    by = "least pass" if device == "cuda" else "median block"
+    return said("cold compile", "%", 1, clock, found, by=by)
 
 
 @contextlib.contextmanager
@@ -287,6 +333,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", required=True)
     parser.add_argument("--arm", action="append", help="those of a case, if not given")
+    parser.add_argument("--turn", type=Path, help="locked while the wall is looked at")
     parser.add_argument("cases", nargs="+", metavar="CASE=BLOCKS")
     options = parser.parse_args()
     if options.device == "cpu":
@@ -297,7 +344,8 @@ def main():
     print(json.dumps({"torch": torch.__version__, "device": gpu, "replaced": replaced}))
     for word in options.cases:
         name, _, count = word.partition("=")
-        found = CASES[name](switch, options.device, options.arm, int(count))
+        asked = Asked(options.device, options.arm or (), int(count), options.turn)
+        found = CASES[name](switch, asked)
         print(json.dumps({"name": name, **found}))
 
 
