@@ -8,9 +8,9 @@ both ends, and for a cold compile those of the process, up to where Triton compi
 
 Where a process has its code and its objects lie favours one of two arms by up to three percent, in
 all its blocks alike. So eight processes are measured, and each has one voice: the median of its
-blocks, for a cold compile on a GPU what its least passes say. With -j they are measured side by
-side; on a GPU they begin so, and frames and steps are measured in one after the other. What is
-measured runs where Python's stack has room (see ``room.py``).
+blocks. With -j they are measured side by side; on a GPU they begin so, and frames and steps are
+measured in one after the other. What is measured runs where Python's stack has room (see
+``room.py``), and a cold compile's time is that at an even pace of the processor (``pace.py``).
 
 Takes about eight minutes on two cores, and stops there with the processes that it has, at least
 five, whose number stands beside each figure; a cold compile on a GPU takes four minutes a process.
@@ -18,7 +18,6 @@ five, whose number stands beside each figure; a cold compile on a GPU takes four
 several runs as those of one, and measures nothing.
 """
 
-import itertools
 import json
 import math
 import os
@@ -40,7 +39,7 @@ from harness.supervise.launch import SITE
 HERE = Path(__file__).parent
 #: Blocks of each arm in one process, in full and with --quick.
 CASES = {"frame": (15, 5), "step": (12, 3), "compile": (1, 1)}
-#: The least of two passes of each arm would say nothing.
+#: A process is long in beginning there, until Triton has compiled.
 ON_GPU = {**CASES, "compile": (4, 1)}
 ARMS = {
     "off": "off",
@@ -60,38 +59,29 @@ BOUNDS = {
 
 def effects(found, arm):
     """What an arm added to the bare program in each process: ns a frame, or percent."""
-    return [_voice(process[arm], found) for process in found["processes"]]
+    return [
+        statistics.median(_added(block, found) for block in process[arm])
+        for process in found["processes"]
+    ]
 
 
-def _voice(blocks, found):
-    """What the blocks of an arm say in one process."""
-    if found["by"] == "least pass":
-        # As many passes of either: of more of them the least would be less.
-        with_arm = min(time for _, one, other, _ in blocks for time in (one, other))
-        return _added(min(_bare(blocks)), with_arm, found)
-    return statistics.median(
-        _added((first + last) / 2, (one + other) / 2, found) for first, one, other, last in blocks
-    )
-
-
-def _added(bare, with_arm, found):
+def _added(block, found):
+    first, one, other, last = block
+    bare, with_arm = first + last, one + other
     if found["unit"] == "%":
         return 100 * (with_arm / bare - 1)
-    return (with_arm - bare) / found["per"]
-
-
-def _bare(blocks):
-    return [time for first, _, _, last in blocks for time in (first, last)]
+    return (with_arm - bare) / 2 / found["per"]
 
 
 def bare_ns(found):
-    """What the bare program takes for one frame, step or compile."""
-    passes = [
-        [time for blocks in process.values() for time in _bare(blocks)]
+    """The bare program's median time of one frame, step or compile."""
+    times = [
+        time
         for process in found["processes"]
+        for blocks in process.values()
+        for first, _, _, last in blocks
+        for time in (first, last)
     ]
-    least = found["by"] == "least pass"
-    times = map(min, passes) if least else itertools.chain.from_iterable(passes)
     return statistics.median(times) / found["per"]
 
 
@@ -109,7 +99,7 @@ def table(found):
     case, unit = found["case"], found["unit"]
     bare = bare_ns(found)
     each = f"{bare / 1000:.1f} µs" if unit == "ns" else f"{bare / 1e6:.1f} ms"
-    lines = [f"{case}: {each} without anything, by {found['clock']}, {found['by']}"]
+    lines = [f"{case}: {each} without anything, by {found['clock']}"]
     rows = []
     for arm, blocks in found["processes"][0].items():
         added = effects(found, arm)
@@ -193,14 +183,15 @@ def of_runs(files):
         try:
             run = json.loads(file.read_text())
             abouts.append(run["about"])
-            raw = [(found["name"], found, found["processes"], found["by"]) for found in run["raw"]]
+            keys = "name", "processes", "clock"
+            raw = [(found, *(found[key] for key in keys)) for found in run["raw"]]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} was not written by --json") from error
-        for name, found, processes, by in raw:
+        for found, name, processes, clock in raw:
             joined = cases.setdefault(name, {**found, "processes": []})
             if joined["processes"] and {*joined["processes"][0]} != {*processes[0]}:
                 raise ValueError(f"{file} has other arms than the files before it")
-            if joined["by"] != by:
+            if joined["clock"] != clock:
                 raise ValueError(f"{file} was measured in another way than the files before it")
             joined["processes"] += processes
     if any(about != abouts[0] for about in abouts):

@@ -27,6 +27,7 @@ import usage
 usage.under_the_watch(__doc__, "python tests/bench/price.py")
 
 import torch
+from pace import Pace
 from room import roomy
 from switch import Switch
 from torch._inductor import config as inductor_config
@@ -72,20 +73,23 @@ class Clock:
 
     Attributes:
         alone: other processes' work counts as well.
+        pace: what evens out how fast the processor was.
     """
 
     name: str
     now: Callable[[], int]
     alone: bool = False
+    pace: Pace | None = None
 
     def __call__(self, work):
         gc.collect()
         gc.disable()
-        start = self.now()
-        roomy(work)
-        spent = self.now() - start
+        with self.pace or contextlib.nullcontext():
+            start = self.now()
+            roomy(work)
+            spent = self.now() - start
         gc.enable()
-        return spent
+        return self.pace.even(spent) if self.pace else spent
 
 
 def wall_ns():
@@ -203,9 +207,9 @@ def blocks(clock, works, arms, names, asked, around=contextlib.nullcontext):
         return {"blocks": found, "wall_s": time.monotonic() - start}
 
 
-def said(case, unit, per, clock, found, *, by="median block"):
-    """What a case prints: its figures, of what, by which clock, and what each process says."""
-    return {"case": case, "unit": unit, "per": per, "clock": clock.name, "by": by, **found}
+def said(case, unit, per, clock, found):
+    """What a case prints: its figures, of what, and by which clock."""
+    return {"case": case, "unit": unit, "per": per, "clock": clock.name, **found}
 
 
 def guarded_frame(switch, asked):
@@ -268,13 +272,10 @@ def cold_compile(switch, asked):
     On a GPU it ends where Triton would begin: that takes most of the seconds, other ones each time,
     and nothing of the watch is in it. So Triton finds what it made in the pass before; in this
     process, not in workers, whose time would not be counted.
-
-    The second or two that are left differ by half from pass to pass on a host that is shared, in
-    processor time, with this process alone on its cores. What others do there can only add, so a
-    process says what the least of its passes took.
     """
     device = asked.device
     clock = PROCESS if device == "cuda" else THREAD
+    clock = Clock(f"{clock.name} at an even pace", clock.now, pace=Pace())
     block_size, anchors, length = 16, 16, 256
     queries = block_size * anchors
     places = (torch.arange(anchors) * (length - 1) // anchors).view(1, -1)
@@ -299,8 +300,7 @@ def cold_compile(switch, asked):
         found = blocks(
             clock, [once], every, asked.arms or list(every), asked, around=lambda: fresh(kernels)
         )
-    by = "least pass" if device == "cuda" else "median block"
-    return said("cold compile", "%", 1, clock, found, by=by)
+    return said("cold compile", "%", 1, clock, found)
 
 
 @contextlib.contextmanager

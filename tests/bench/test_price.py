@@ -11,11 +11,10 @@ PRICE = Path(__file__).parent / "price.py"
 ABOUT = {"torch": "2.13.0", "device": "CPU", "replaced": ["COMPILE"]}
 
 
-def written(path, *added, arm="watched", about=ABOUT, by="median block"):
+def written(path, *added, arm="watched", about=ABOUT, clock="a clock"):
     """A file of --json with a process for each percentage that its one arm has added."""
     processes = [{arm: [[100, 100 + percent, 100 + percent, 100]]} for percent in added]
-    case = {"name": "step", "case": "training step", "unit": "%", "per": 1, "clock": "a clock"}
-    case["by"] = by
+    case = {"name": "step", "case": "training step", "unit": "%", "per": 1, "clock": clock}
     raw = [{**case, "wall_s": 1.0, "processes": processes}]
     path.write_text(json.dumps({"about": about, "rows": [], "raw": raw}))
     return str(path)
@@ -36,24 +35,11 @@ def test_every_process_of_every_run_has_one_voice(tmp_path) -> None:
     assert "5 processes" in line
 
 
-def test_a_process_can_say_what_its_least_passes_took(tmp_path) -> None:
-    file = tmp_path / "runs"
-    written(file, by="least pass")
-    run = json.loads(file.read_text())
-    blocks = [[[100, 150, 102, 190], [130, 170, 104, 180]], [[200, 204, 400, 300]]]
-    run["raw"][0]["processes"] = [{"watched": of_process} for of_process in blocks]
-    file.write_text(json.dumps(run))
-    done = price(str(file))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "least pass" in done.stdout
-    assert done.stdout.splitlines()[-1].split()[:3] == ["watched", "+2.00", "%"]
-
-
 @pytest.mark.parametrize(
     ("differs", "said"),
     [
         ({"arm": "off"}, "has other arms than the files before it"),
-        ({"by": "least pass"}, "was measured in another way than the files before it"),
+        ({"clock": "another"}, "was measured in another way than the files before it"),
         ({"about": {**ABOUT, "torch": "2.11.0"}}, "runs of different machines or versions"),
     ],
 )
